@@ -28,7 +28,7 @@ from tests.store.records_for_store import (
     reply,
 )
 
-from tilewright.frontends.cli.make import show_specification
+from tilewright.frontends.api.reporter import specification_blocks
 from tilewright.frontends.report.document import Source
 from tilewright.frontends.report.finished import end_of_run, finished, made_by_run
 from tilewright.frontends.report.rendering import show
@@ -372,7 +372,7 @@ def test_long_lines_are_not_cut_on_a_terminal() -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True)
     show(console, [Source(f"{line}\n", "diff")])
-    show_specification(console, Specification(f"# {line}", f"note = '{line}'"))
+    show(console, specification_blocks(Specification(f"# {line}", f"note = '{line}'")))
     assert shown.getvalue().replace("\n", "").count(line) == 3
     assert "97" not in shown.getvalue()  # bright white cannot be read on a light terminal
 

@@ -35,30 +35,21 @@ class Pending(records.NoReply):
         super().__init__(f"the agent has not answered question {question.id} yet")
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What an agent sends for an attempt, as the text that a model would reply."""
-
-    attempt: int
-    text: str
-
-
 class AgentAuthor(ModelAuthor):
-    """Replies with the submission of one tool call, if there is one. `done`: the agent ends the run.
+    """Replies with the text of one tool call for one attempt, if there is one. `done`: the agent ends the run.
 
     The agent is asked what a model would be asked. Its own tokens cost the run nothing. Words are specified by the
     built-in grammar; an agent that means something else gives the reference itself.
     """
 
-    def __init__(self, name: str, submission: Submission | None = None, *, done: bool = False) -> None:
+    def __init__(self, name: str, attempt: int = 0, text: str = "", *, done: bool = False) -> None:
         super().__init__(name)
-        self._submission = submission
-        self._done = done
+        self._attempt, self._text, self._done = attempt, text, done
 
     @property
     def is_empty(self) -> bool:
-        """Whether the submission has been used."""
-        return self._submission is None
+        """Whether the reply has been used."""
+        return not self._text
 
     @contextmanager
     def opened(self, name: str, base_url: str, say: Say, seconds: float) -> Iterator[ChosenAuthor]:
@@ -66,12 +57,12 @@ class AgentAuthor(ModelAuthor):
         yield ChosenAuthor(self.name, self, self.complete, NOTHING)
 
     def complete(self, question: records.Question, on_text: Callable[[str], None]) -> records.Reply:
-        given = self._submission
-        if given is None or int(question.id.partition("-")[0]) != given.attempt:
+        text = self._text
+        if not text or int(question.id.partition("-")[0]) != self._attempt:
             raise Pending(question)
-        self._submission = None
-        on_text(given.text)
-        return records.Reply(model=self.name, text=given.text, stop=records.StopReason.END, dollars=0.0)
+        self._text = ""
+        on_text(text)
+        return records.Reply(model=self.name, text=text, stop=records.StopReason.END, dollars=0.0)
 
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> records.Specification:
         return PlaybookAuthor().specify(words, shapes, gpu, ask)

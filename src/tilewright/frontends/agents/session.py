@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,12 +21,12 @@ from tilewright.exports import cuda_project as exports
 from tilewright.exports.cuda_project import Target
 from tilewright.exports.source import from_run
 from tilewright.frontends.agents import guard
-from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending, Submission
+from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.api import choices, running
 from tilewright.frontends.api.judges import OpenJudges
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profiles, complete_arguments, parse_arguments
-from tilewright.frontends.api.reporter import in_arguments, specification_text
+from tilewright.frontends.api.reporter import in_arguments, specification_blocks
 from tilewright.frontends.api.running import Addition, EndsAtOnce, KernelFound
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.make import place_kernel
@@ -164,11 +163,11 @@ def specification_answer(specification: records.Specification, text: str) -> Ans
     return Answer(f"{text}\n\n{ACCEPT}", facts)
 
 
-def runs_answer(found: Sequence[records.Run], most: int) -> Answer:
-    lines = [_run_line(one) for one in found[:most]] or ["no runs yet; specify begins one"]
-    older = max(0, len(found) - most)
+def runs_answer(shown: Sequence[records.Run], most: int) -> Answer:
+    lines = [_run_line(one) for one in shown[:most]] or ["no runs yet; specify begins one"]
+    older = max(0, len(shown) - most)
     lines += [f"and {older} older runs"] if older else []
-    facts = [_run_facts(one) | {"attempts": len(one.attempts)} for one in found[:most]]
+    facts = [_run_facts(one) | {"attempts": len(one.attempts)} for one in shown[:most]]
     return Answer("\n".join(lines), {"runs": facts, "older": older})
 
 
@@ -306,7 +305,7 @@ class Session:
             raise Refused(f"attempt {attempt} of run {run} is judged already; attempt {due} is next")
         if attempt != due:
             raise Refused(f"run {run} asks for attempt {due}, not {attempt}; advise has the question")
-        author = AgentAuthor(self.author, Submission(attempt, guard.reply_text(kernel, edits, summary)))
+        author = AgentAuthor(self.author, attempt, guard.reply_text(kernel, edits, summary))
         answer = self._continued(folder, found, author, reporter, Addition(), brief=True)
         if author.is_empty:
             return answer
@@ -317,9 +316,8 @@ class Session:
         """The next question, in full. A submission that was not judged yet is judged first."""
         folder, found = self.opened(run)
         hint = guard.checked_text("hint", hint.strip(), guard.MOST_WORDS_CHARACTERS)
-        addition = Addition(
-            attempts=guard.checked_count("more_attempts", more_attempts) if more_attempts else None, hint=hint
-        )
+        more = guard.checked_count("more_attempts", more_attempts) if more_attempts else None
+        addition = Addition(attempts=more, hint=hint)
         if found.ending is not None and addition == Addition():
             return run_answer(folder, found, None, since=len(found.attempts))
         return self._continued(folder, found, AgentAuthor(self.author), reporter, addition)
@@ -393,14 +391,9 @@ class Session:
             [f"{name}={value}" for name, value in guard.checked_entries("numbers", numbers or {}).items()],
         )
         arguments, guessed = complete_arguments(file, given, profile, SMALL_SHAPES)
-        with tempfile.TemporaryDirectory() as folder:
-            reference = None
-            if task is not None:
-                path = Path(folder) / "reference.py"
-                path.write_text(task.reference, encoding="utf-8")
-                reference = path, task.function
-            options = CheckOptions(profile, records.Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
-            report = check_file(file, arguments, guessed, options, reporter.working)
+        reference = (task.reference, task.function, None) if task else None
+        options = CheckOptions(profile, records.Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
+        report = check_file(file, arguments, guessed, options, reporter.working)
         facts = {
             "outcome": report.outcome.value,
             "reason": report.reason,
@@ -475,7 +468,7 @@ def _preview(request: Request) -> Answer:
         specified = fit_specification(specified, request.shapes, request.numbers, request.values)
     except (TaskError, PlaybookProblem) as problem:
         raise Refused(in_arguments(problem)) from None
-    return specification_answer(specified, specification_text(specified))
+    return specification_answer(specified, plain_text(specification_blocks(specified)))
 
 
 def _no_question(question: records.Question) -> records.Reply:

@@ -107,13 +107,10 @@ def gpu_use(log: Path) -> GpuUse:
     return GpuUse(busy, idle, len(turns))
 
 
-def _ignore(text: str) -> None: ...
-
-
 class GpuLock:
     """A lock file for a GPU, reentrant within this object. `memory_bytes` is the memory of the GPU, 0 if unknown."""
 
-    def __init__(self, path: Path, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> None:
+    def __init__(self, path: Path, log: Path | None = None, say: Say = lambda _: None, memory_bytes: int = 0) -> None:
         self.most_shared_bytes = memory_bytes // _SHARE_OF_MEMORY if memory_bytes >= _MUCH_MEMORY else 0
         self._path = path
         self._next = path.with_suffix(".next")  # held by the process that is next, so that none overtakes it
@@ -123,7 +120,7 @@ class GpuLock:
         self._depth = 0
 
     @classmethod
-    def of_gpu(cls, index: int, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> GpuLock:
+    def of_gpu(cls, index: int, log: Path | None = None, say: Say = lambda _: None, memory_bytes: int = 0) -> GpuLock:
         """The lock that all processes of this user share, whatever number they know the GPU by."""
         folder = LOCKS / f"tilewright-{os.getuid()}"
         path = folder / f"gpu-{device_uuid(index)}.lock"
@@ -188,7 +185,7 @@ class GpuLock:
                 log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
 
 
-def locked_gpu(index: int | None, say: Say = _ignore) -> AbstractContextManager[None]:
+def locked_gpu(index: int | None, say: Say = lambda _: None) -> AbstractContextManager[None]:
     """A GPU of this machine alone. None is a GPU behind a spool, whose worker runs one job at a time."""
     return nullcontext() if index is None else GpuLock.of_gpu(index, say=say).turn()
 

@@ -163,9 +163,7 @@ def named_gpu(text: str) -> GpuProfile:
     for name, profile in PROFILES.items():
         if name.lower().replace(" ", "") == plain:
             return profile
-    raise BadArgument(
-        f"{text} is no GPU known here; write one of {', '.join(PROFILES)}, or one of {', '.join(ARCHITECTURES)}"
-    )
+    raise BadArgument(f"{text} is no GPU known here; write one of {', '.join((*PROFILES, *ARCHITECTURES))}")
 
 
 def choose_profiles(archs: Sequence[str], gpus: Sequence[str]) -> list[GpuProfile]:
@@ -186,6 +184,19 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
             raise BadArgument(f"{option} {text}: {name} is given twice")
         made[name] = value.strip()
     return made
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """`4096x1024:bf16`."""
+    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+
+
+def option_words(arguments: Mapping[str, ArgumentValue]) -> list[str]:
+    """`--shape x=4096x1024:bf16`, `--set eps=1e-05`: arguments as a command takes them."""
+    shapes = [f"--shape {name}={spec_text(one)}" for name, one in arguments.items() if isinstance(one, TensorSpec)]
+    numbers = {name: one for name, one in arguments.items() if not (one is None or isinstance(one, TensorSpec))}
+    texts = {name: ",".join(map(str, one if isinstance(one, tuple) else (one,))) for name, one in numbers.items()}
+    return shapes + [f"--set {name}={text.lower()}" for name, text in texts.items()]
 
 
 def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
@@ -292,7 +303,7 @@ def complete_arguments(
         if time.thread_time() > deadline:
             break
     raise BadArgument(
-        f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
+        f"{file.name}: no shape tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
     )
 
 

@@ -15,6 +15,7 @@ import torch
 
 from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.frontends.api.choices import author_name, choose_device, settings_of
+from tilewright.frontends.api.kernel_arguments import spec_text
 from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_request, parts_hint
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
@@ -89,12 +90,11 @@ class Made:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
 
-    def __deepcopy__(self, memo: object) -> Made:
+    def __deepcopy__(self, memo: object = None) -> Made:
         """Itself: it is immutable."""
         return self
 
-    def __copy__(self) -> Made:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its place in the library; `run` is not kept."""
@@ -266,12 +266,12 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[s
 
             spec = read_spec("make", name, value)
             assert spec is not None
-            tensors[name] = f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+            tensors[name] = spec_text(spec)
         elif isinstance(value, (tuple, list)):
             numbers[name] = repr(tuple(value))
         else:
             raise BadArgument(
-                f'{name}: found {type(value).__name__}; give a tensor, text like "4096x1024:bf16", or a number'
+                f'{name}: found {type(value).__name__}; give a tensor, text like "64x64:bf16", or a number'
             )
     return tensors, numbers
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from importlib import resources
 
 from tilewright.frontends.api.choices import PLAYBOOK, ChosenAuthor
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import attempt_words, rows, seconds_words, spend_words
 from tilewright.records import Attempt, Carried, Question, Reply, Run, Situation, Specification
 from tilewright.store import RunFolder
@@ -121,9 +123,9 @@ class PlainReporter(Reporter):
     def accept(self, folder: RunFolder, specification: Specification) -> None:
         if self._yes:
             return
-        text = f"\n\n{specification_text(specification)}"
+        text = f"\n\n{plain_text(specification_blocks(specification))}"
         if sys.stdin.isatty():
-            print(specification_text(specification), file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
             if input("Is this what is meant? [y/N] ").strip().lower() in ("y", "yes"):
                 return
             text = ""
@@ -144,11 +146,15 @@ class PlainReporter(Reporter):
         self.say(f"{run.ending_words or 'stopped'}; {spend_words(run)}")
 
 
-def specification_text(specification: Specification) -> str:
-    """The reference, its inputs, and further assumptions."""
+def specification_blocks(specification: Specification) -> list[doc.Block]:
+    """What words are taken to mean: the reference that decides what is right, its inputs, what else was assumed."""
     unsaid = [one for one in specification.assumptions if one not in specification.description]
-    parts = [specification.reference.strip(), "", specification.description.strip()]
-    return "\n".join([*parts, *(f"assumed: {one}" for one in unsaid)])
+    parts = {"the reference, which decides what is right:": specification.reference}
+    parts["its inputs:"] = specification.description
+    blocks: list[doc.Block] = []
+    for title, text in parts.items():
+        blocks += [doc.say(title, tone=doc.Tone.STRONG), doc.Source(text.strip()), doc.say("")]
+    return [*blocks, doc.say("assumed:", tone=doc.Tone.STRONG), doc.Items(tuple(unsaid))] if unsaid else blocks
 
 
 # -- refusals of `tasks` and `playbook`, phrased for each front end --

@@ -126,9 +126,7 @@ def check(
 ) -> None:
     """Run a kernel in the emulator: find out-of-bounds, races, uninitialised reads; compare with a reference."""
     if reference and blocks:
-        raise BadArgument(
-            "--blocks leaves most of the results unwritten, so there is nothing to compare; drop one of the two"
-        )
+        raise BadArgument("--blocks leaves most results unwritten, so there is nothing to compare; drop one of the two")
     (profile,) = choose_profiles([], [gpu])
     with terminal.progress() as say:
         kernel = terminal.read_kernel(file, shape, set_, profile, say)
@@ -137,7 +135,7 @@ def check(
             options = CheckOptions(
                 gpu=profile,
                 emulation=records.Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
-                reference=known,
+                reference=original(known),
                 contents=parse_contents(kernel.file.plan.op, fill or []),
                 tolerance=tolerance,
                 seconds=seconds,
@@ -173,8 +171,8 @@ def _built(
         why = near.why(gpu) if near is not None else tuned.why_first(file, gpu, arguments)
         targets.append(_target(built, why))
         builds += [built.build] if built.build is not None else []
-    facts = file.name, file.identity, file.plan.op.name, checks.describe_arguments(arguments)
-    return checks.BuildReport(*facts, kernel.guessed, tuple(targets)), tuple(builds)
+    call = vars(checks.call_of(file, arguments, kernel.guessed))
+    return checks.BuildReport(**call, targets=tuple(targets)), tuple(builds)
 
 
 def _target(built: BuiltPlan, why_choice: str) -> checks.BuiltTarget:
@@ -228,11 +226,16 @@ def sizes_may_vary(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> 
 class CheckOptions:
     gpu: GpuProfile
     emulation: records.Emulation
-    reference: tuple[Path, str] | None = None  # only where all blocks run
+    reference: tuple[str, str, Path | None] | None = None  # text, function, folder; only where all blocks run
     contents: Mapping[str, records.Content] = field(default_factory=dict)  # for tensors that want other than the usual
     tolerance: float | None = None
     seconds: float = 120.0
     keep_counts: bool = False  # in the report
+
+
+def original(known: tuple[Path, str] | None) -> tuple[str, str, Path] | None:
+    """The text of a file with a reference, its function, and the folder it lies in."""
+    return None if known is None else (known[0].read_text("utf-8"), known[1], known[0].parent)
 
 
 def check_file(
@@ -242,9 +245,9 @@ def check_file(
     check = _Check(file, arguments, guessed, options, say)
     if options.reference is None:
         return check.run(None)
-    path, function = options.reference
+    text, function, folder = options.reference
     # Started first, because importing torch takes longer than most checks.
-    with Reference(path.read_text(encoding="utf-8"), function, folder=path.parent) as reference:
+    with Reference(text, function, folder=folder or "") as reference:
         return check.run(reference)
 
 
@@ -285,7 +288,7 @@ class _Check:
                 answer: CallJudgement = reference.call(JUDGE, request, CallJudgement, options.seconds)
             except ReferenceProblem as problem:
                 assert options.reference is not None
-                raise BadArgument(f"{options.reference[0]}: {problem}") from None
+                raise BadArgument(f"--reference {options.reference[1]}: {problem}") from None
             results = answer.results
         wrong = [one.name for one in results if not one.agrees]
         outcome = checks.CheckOutcome.FINDINGS if execution.findings else checks.CheckOutcome.CLEAN
@@ -351,12 +354,8 @@ class _Check:
         kept = seen if self.options.keep_counts else replace(seen, counts=())
         return checks.CheckReport(
             **vars(kept),
-            file=self.file.name,
-            identity=self.file.identity,
-            op=self.file.plan.op.name,
+            **vars(checks.call_of(self.file, self.arguments, self.guessed)),
             gpu=self.options.gpu.name,
-            arguments=checks.describe_arguments(self.arguments),
-            guessed=self.guessed,
             outcome=outcome,
             reason=reason,
             results=results,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -96,14 +97,15 @@ def _compiler() -> Iterator[MachineFact]:
         return
     yield MachineFact("compiler", State.GOOD, f"{toolkit.compiler} ({toolkit.library})")
     advice = "pip install --no-deps nvidia-cutlass, for files that include <cute/...>"
-    yield _path("CuTe headers", toolkit.cute_include, "not found", advice)
-    yield _path("disassembler", toolkit.nvdisasm, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
+    yield _fact("CuTe headers", toolkit.cute_include, "not found", advice)
+    yield _fact("disassembler", toolkit.nvdisasm, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
 
 
-def _path(about: str, path: object, absent: str, advice: str) -> MachineFact:
-    if path is None:
+def _fact(about: str, found: object, absent: str, advice: str) -> MachineFact:
+    """What was found, or what its absence means and what to do about it."""
+    if found is None:
         return MachineFact(about, State.ABSENT, absent, advice)
-    return MachineFact(about, State.GOOD, str(path))
+    return MachineFact(about, State.GOOD, str(found))
 
 
 def _gpu() -> Iterator[MachineFact]:
@@ -121,46 +123,40 @@ def _gpu() -> Iterator[MachineFact]:
     yield _driver(driver)
     install = "install it with the CUDA toolkit: "
     use = f"{install}the last stage then sees the GPU's own counters"
-    yield _path("profiler", NCU.find(), "Nsight Compute (ncu) not found", use)
+    yield _fact("profiler", NCU.find(), "Nsight Compute (ncu) not found", use)
     use = f"{install}kernels that no emulator runs are then checked"
-    yield _path("sanitizer", SANITIZER.find(), "compute-sanitizer not found", use)
+    yield _fact("sanitizer", SANITIZER.find(), "compute-sanitizer not found", use)
 
 
 def _driver(driver: tuple[int, int]) -> MachineFact:
-    text = f"supports CUDA {driver[0]}.{driver[1]}"
-    try:
+    text, state, advice = f"supports CUDA {driver[0]}.{driver[1]}", State.GOOD, ""
+    with contextlib.suppress(ToolchainError):
         major, minor = find_toolkit().compiler.split()[-1].split(".")[:2]  # 13 and 0 of "NVRTC 13.0.88"
-    except ToolchainError:
-        return MachineFact("driver", State.GOOD, text)
-    if (int(major), int(minor)) > driver:
-        advice = (
-            f"the compiler is CUDA {major}.{minor}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* or a newer "
-            "driver if a kernel fails to load"
-        )
-        return MachineFact("driver", State.PROBLEM, text, advice)
-    return MachineFact("driver", State.GOOD, text)
+        if (int(major), int(minor)) > driver:
+            fitting = f"nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.*"
+            advice = (
+                f"the compiler is CUDA {major}.{minor}; install {fitting} or a newer driver if a kernel fails to load"
+            )
+            state = State.PROBLEM
+    return MachineFact("driver", state, text, advice)
 
 
 def _launcher() -> MachineFact:
-    if launcher_available():
-        return MachineFact("launcher", State.GOOD, "compiled")
     advice = "install a C compiler and reinstall tilewright; calls then cost a few microseconds less"
-    return MachineFact("launcher", State.ABSENT, "pure Python", advice)
+    return _fact("launcher", "compiled" if launcher_available() else None, "pure Python", advice)
 
 
 def _emulator() -> MachineFact:
     problem = core_problem()
-    if problem is None:
-        return MachineFact("emulator", State.GOOD, f"compiled, {core_width()} code chosen for this processor")
-    return MachineFact("emulator", State.ABSENT, "its interpreter is not compiled; kernels need a GPU to run", problem)
+    found = None if problem is not None else f"compiled, {core_width()} code chosen for this processor"
+    return _fact("emulator", found, "its interpreter is not compiled; kernels need a GPU to run", problem or "")
 
 
 def _keys() -> MachineFact:
     keys = key_variables()
-    present = [name for name in keys if os.environ.get(name, "").strip()]
-    if present:
-        return MachineFact("keys", State.GOOD, f"{', '.join(present)} set")
-    return MachineFact("keys", State.ABSENT, f"none of {', '.join(keys)} is set; nothing here needs one")
+    present = ", ".join(name for name in keys if os.environ.get(name, "").strip())
+    absent = f"none of {', '.join(keys)} is set; nothing here needs one"
+    return _fact("keys", f"{present} set" if present else None, absent, "")
 
 
 def _author() -> MachineFact:

@@ -7,14 +7,13 @@ import contextlib
 import difflib
 import math
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tilewright import records
 from tilewright.devices.protocol import Device, DeviceError
-from tilewright.frontends.cli.check import CheckOptions, check_file, sizes_follow, usual_content
+from tilewright.frontends.cli.check import CheckOptions, check_file, original, sizes_follow, usual_content
 from tilewright.frontends.report.audit import Correctness, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.frontends.report.runs import named_values
@@ -90,7 +89,7 @@ def judged_by_checkers(
     guessed_lengths: frozenset[str] = frozenset(),
 ) -> Judged:
     """By small calls of odd and of round sizes; accesses past tensors of a guessed length decide nothing."""
-    options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), reference, seconds=_CHECK_SECONDS)
+    options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), original(reference), seconds=_CHECK_SECONDS)
     seen: list[CheckReport] = []
     with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
         seen = [check_file(file, call, False, options, say) for call in _small_calls(file, arguments, gpu)]
@@ -209,24 +208,15 @@ def checked(
 ) -> tuple[str, str, bool]:
     """What `check` says, whether it compared, and against what it could not."""
     options = CheckOptions(GPU, records.Emulation(schedules=1), seconds=_CHECK_SECONDS)
-    not_compared = ""
-    with tempfile.TemporaryDirectory() as folder:
-        report = None
-        if reference is not None:
-            path = Path(folder, "reference.py")
-            path.write_text(reference[0], "utf-8")
-            try:
-                told = replace(options, reference=(path, reference[1]))
-                report = check_file(file, arguments, True, told, _quiet)
-            except (BadArgument, KernelFileError) as error:
-                not_compared = f"not compared: {str(error).replace(str(path), 'the reference')}"
-        report = report or check_file(file, arguments, True, options, _quiet)
+    report, not_compared = None, ""
+    if reference is not None:
+        try:
+            report = check_file(file, arguments, True, replace(options, reference=reference), lambda text: None)
+        except (BadArgument, KernelFileError) as error:
+            not_compared = f"not compared: {error}"
+    report = report or check_file(file, arguments, True, options, lambda text: None)
     reason = report.reason or "; ".join(str(one) for one in report.findings[:2])
     return report.outcome.value, "; ".join(filter(None, (reason, not_compared))), report.compared
-
-
-def _quiet(text: str) -> None:
-    """Progress is told here, not by the check."""
 
 
 def at_odd_sizes(

@@ -114,9 +114,7 @@ def suite(
             name, title = f"kernelbench-level{level}", f"KernelBench level {level}"
             tasks = suites.kernelbench_tasks(folder, level, ids)
         elif ids:
-            raise BadArgument(
-                "--ids are numbers of KernelBench's problems; a folder's tasks are listed in its suite.toml"
-            )
+            raise BadArgument("--ids are numbers of KernelBench's problems; a folder's tasks are in its suite.toml")
         else:
             tasks = suites.folder_tasks(folder)
     except suites.NoTasks as error:
@@ -198,14 +196,9 @@ def _carry_out(
 
 def carry_out_shown(folder: suites.SuiteFolder, pool: suites.Pool, display: SuiteDisplay) -> None:
     """Carry out what waits, and close the pool; Ctrl-C ends the command."""
-    with closing(pool):
-        try:
-            with display.live():
-                suites.carry_out(folder, pool, display)
-        except KeyboardInterrupt:
-            raise terminal.NotDone(
-                "interrupted; the same command goes on where it stopped", terminal.INTERRUPTED
-            ) from None
+    said = "interrupted; the same command goes on where it stopped"
+    with closing(pool), terminal.interruptible(said), display.live():
+        suites.carry_out(folder, pool, display)
 
 
 def _budget_words(settings: Settings, tasks: int) -> str:
@@ -302,10 +295,9 @@ def outcome(folder: suites.SuiteFolder, suite: suites.Suite, task: suites.SuiteT
     reporter = TaskTalk(folder, task)
     try:
         record = _recorded(folder, task, _made(folder, suite, task, reporter))
-    except PlaybookProblem as error:
-        record = suites.TaskRecord(task.id, task.name, suites.Status.UNSUPPORTED, in_options(error))
-    except TaskError as error:
-        record = suites.TaskRecord(task.id, task.name, suites.Status.REFUSED, in_options(error))
+    except (PlaybookProblem, TaskError) as error:
+        status = suites.Status.UNSUPPORTED if isinstance(error, PlaybookProblem) else suites.Status.REFUSED
+        record = suites.TaskRecord(task.id, task.name, status, in_options(error))
     except (ReferenceProblem, NotAcceptedYet) as error:
         record = suites.TaskRecord(task.id, task.name, suites.Status.REFUSED, str(error))
     except Exception as error:
@@ -374,10 +366,6 @@ class TaskTalk(Reporter):
         self._task = task
         self._attempt = 0
         self.run = ""
-
-    def say(self, text: str, title: str = "") -> None: ...
-
-    def remind(self, text: str) -> None: ...
 
     def accept(self, folder: RunFolder, specification: Specification) -> None:
         """Whoever lists words as a task of a suite takes them as the author reads them; the run keeps the reading."""

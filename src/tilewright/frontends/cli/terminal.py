@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from tilewright.devices.protocol import DeviceError
+from tilewright.frontends.api.kernel_arguments import GUESSED_SHAPES, SMALL_SHAPES, complete_arguments, parse_arguments
 from tilewright.frontends.report.document import Block, Document
 from tilewright.frontends.report.rendering import show
 from tilewright.kernel_file import ArgumentValue, BadTunedRecord, KernelFile, KernelFileError, parse
@@ -83,8 +84,13 @@ def exit_with(status: int) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
-    print(json.dumps(finite(to_json(value)), indent=2, allow_nan=False))
+    """One JSON document on stdout."""
+    print(json_text(value, 2))
+
+
+def json_text(value: object, indent: int = 1) -> str:
+    """A record as JSON. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
+    return json.dumps(finite(to_json(value)), indent=indent, allow_nan=False)
 
 
 def print_exactly(text: str) -> None:
@@ -116,6 +122,15 @@ class NotDone(Exception):
         super().__init__(message)
 
 
+@contextmanager
+def interruptible(said: str = "interrupted") -> Iterator[None]:
+    """Ctrl-C with how to go on; as it is, the command line's own machinery would take it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise NotDone("; ".join([said, *getattr(error, "__notes__", ())]), INTERRUPTED) from None
+
+
 def exit_code(error: BaseException) -> int | None:
     """The code of an expected error; None for any other."""
     if isinstance(error, NotDone):
@@ -137,9 +152,8 @@ def exit_code(error: BaseException) -> int | None:
     from tilewright.reference import ReferenceProblem
     from tilewright.tasks import RefusedRequest
 
-    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet, NotExportable, NotPublishable)):
-        return 2
-    if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
+    refused = (RefusedRequest, ReferenceProblem, NotAcceptedYet, NotExportable, NotPublishable)
+    if isinstance(error, (*refused, BadModelName, BadPriceTable, MissingKey, MissingPackage)):
         return 2
     if isinstance(error, ReplyProblem):
         return 1
@@ -235,13 +249,6 @@ def read_kernel(
     small: bool = True,
 ) -> Kernel:
     """The kernel in a file, imported from plain CUDA, and its arguments: guessed `small` ones for the emulator."""
-    from tilewright.frontends.api.kernel_arguments import (
-        GUESSED_SHAPES,
-        SMALL_SHAPES,
-        complete_arguments,
-        parse_arguments,
-    )
-
     guesses = SMALL_SHAPES if small else (GUESSED_SHAPES,)
     shapes, numbers = tuple(shapes or ()), tuple(numbers or ())
     if path.suffix == ".py" or not is_plain_cuda(read_text(path)):
@@ -292,9 +299,8 @@ def check_writable(option: str, path: Path | None, *endings: str) -> None:
     if path.is_dir():
         raise BadArgument(f"{option} {path}: a folder; give the name of a file")
     if not path.resolve().parent.is_dir():
-        raise BadArgument(
-            f"{option} {path}: there is no folder {path.resolve().parent}; make it, or give another file with {option}"
-        )
+        place = path.resolve().parent
+        raise BadArgument(f"{option} {path}: there is no folder {place}; make it, or give another file with {option}")
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]

@@ -91,9 +91,7 @@ def show(
     parts = [name for name, one in numbers.items() if one is not None]
     parts += ["kernel"] * kernel + ["provenance"] * provenance
     if len(parts) > 1:
-        raise BadArgument(
-            "--kernel, --provenance, --attempt, --diff, --prompt and --reply show different things; give one of them"
-        )
+        raise BadArgument("--kernel, --provenance, --attempt, --diff, --prompt and --reply: give one of them")
     terminal.check_writable("--plot", plot, ".svg")
     folder = Store().open_run(run)
     loaded = folder.load()
@@ -363,9 +361,7 @@ def listening(shelf: Shelf, host: str = LOOPBACK[0], port: int = 0, token: str =
     except OverflowError:
         raise BadArgument(f"--port {port}: ports go up to 65535") from None
     except OSError as error:
-        remedy = (
-            "give another --port, or 0 for any" if error.errno == errno.EADDRINUSE else "give another --host or --port"
-        )
+        remedy = "give another --port, or 0" if error.errno == errno.EADDRINUSE else "give another --host or --port"
         raise BadArgument(f"{host}:{port}: {error.strerror}; {remedy}") from None
 
 

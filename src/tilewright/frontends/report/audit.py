@@ -8,16 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.frontends.report import document as doc
-from tilewright.frontends.report import pictures
-from tilewright.frontends.report.checks import arguments_line
-from tilewright.frontends.report.runs import (
-    kind_words,
-    microseconds,
-    named_values,
-    scatter_words,
-    speedup_words,
-    time_words,
-)
+from tilewright.frontends.report import pictures, runs
+from tilewright.frontends.report.checks import KernelCall, arguments_line
 from tilewright.records import Measured, Modelled, ModelTerm, Timing
 from tilewright.records.measurement import Interval
 
@@ -74,19 +66,14 @@ class Speed:
     @property
     def most_gain(self) -> float | None:
         """Times as fast as it is, were it at the roofline."""
-        found = self.measurement
-        return max(1.0, found.time_us / found.floor_us) if found and found.floor_us else None
+        timing = self.measurement
+        return max(1.0, timing.time_us / timing.floor_us) if timing and timing.floor_us else None
 
 
-@dataclass(frozen=True)
-class Audit:
-    file: str
-    identity: str
-    op: str
+@dataclass(frozen=True, kw_only=True)
+class Audit(KernelCall):
     gpu: str
     device: str  # "H200 (emulated); times are modelled, not measured"
-    arguments: dict[str, str]
-    guessed: bool
     imported_from: str  # "" where it was a kernel file
     notes: tuple[str, ...]  # of the import; what lint could not look at
     correctness: Correctness
@@ -123,36 +110,35 @@ def gain_words(gain: float | None) -> str:
 
 def expectation_words(speed: Speed) -> str:
     """`at most 2.1x: floor 58 us of 122 us modelled`."""
-    found, most = speed.measurement, speed.most_gain
-    if found is None or most is None:
+    timing, most = speed.measurement, speed.most_gain
+    if timing is None or most is None:
         return ""
-    kind = kind_words(isinstance(found, Measured))
-    floor, time = microseconds(found.floor_us), microseconds(found.time_us)
+    kind = runs.kind_words(isinstance(timing, Measured))
+    floor, time = runs.microseconds(timing.floor_us), runs.microseconds(timing.time_us)
     return f"at most {most:.2g}x: floor {floor} us of {time} us {kind}"
 
 
 def reach_words(speed: Speed) -> str:
     """What can be reached of the floor, as far as the model knows."""
-    found = speed.measurement
-    if found is None or speed.reachable_us is None or isinstance(found, Measured):
+    timing = speed.measurement
+    if timing is None or speed.reachable_us is None or isinstance(timing, Measured):
         return ""
-    reach, ratio = microseconds(speed.reachable_us), found.time_us / speed.reachable_us
+    reach, ratio = runs.microseconds(speed.reachable_us), timing.time_us / speed.reachable_us
     if ratio <= 1.05:
         return f"the model gives the least traffic in one launch {reach} us: nothing worth a step is left"
     return f"the model gives the least traffic in one launch {reach} us: {ratio:.2g}x"
 
 
 def baseline_words(speed: Speed) -> list[str]:
-    found = speed.measurement
-    if not isinstance(found, Measured):
+    timing = speed.measurement
+    if not isinstance(timing, Measured):
         return []
-    lines = [f"kernel {microseconds(found.time_us)} us ({scatter_words(found.kernel)})"]
-    for one in found.baselines:
-        ratio = speedup_words(one.median_us / found.time_us)
-        lines.append(
-            f"{one.name} {microseconds(one.median_us)} us ({scatter_words(one)}): the kernel is {ratio} as fast"
-        )
-    return [*lines, *found.notes]
+    lines = [f"kernel {runs.microseconds(timing.time_us)} us ({runs.scatter_words(timing.kernel)})"]
+    for one in timing.baselines:
+        ratio = runs.speedup_words(one.median_us / timing.time_us)
+        time = f"{one.name} {runs.microseconds(one.median_us)} us ({runs.scatter_words(one)})"
+        lines.append(f"{time}: the kernel is {ratio} as fast")
+    return [*lines, *timing.notes]
 
 
 def summary_words(audit: Audit) -> str:
@@ -205,16 +191,16 @@ def _short(audit: Audit, words: doc.Glossary) -> Iterator[doc.Block]:
     yield from words.say_each(audit.notes, doc.Tone.FAIR)
 
 
-def _correctness(found: Correctness, words: doc.Glossary) -> Iterator[doc.Block]:
-    tone = {True: doc.Tone.GOOD, False: doc.Tone.BAD, None: doc.Tone.FAIR}[found.passed]
-    yield doc.say(doc.Mark(found.words, tone), f": by {found.judge}")
-    if found.text:
-        yield doc.Source(found.text)
-    yield from words.say_each(found.notes, doc.Tone.FAIR)
+def _correctness(correctness: Correctness, words: doc.Glossary) -> Iterator[doc.Block]:
+    tone = {True: doc.Tone.GOOD, False: doc.Tone.BAD, None: doc.Tone.FAIR}[correctness.passed]
+    yield doc.say(doc.Mark(correctness.words, tone), f": by {correctness.judge}")
+    if correctness.text:
+        yield doc.Source(correctness.text)
+    yield from words.say_each(correctness.notes, doc.Tone.FAIR)
 
 
 def _speed(speed: Speed, words: doc.Glossary) -> Iterator[doc.Block]:
-    time = time_words(speed.measurement) if speed.measurement else speed.problem
+    time = runs.time_words(speed.measurement) if speed.measurement else speed.problem
     yield words.say(f"{time}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
     expectation = expectation_words(speed)
     lines = [speed.problem if speed.measurement else "", f"{expectation} ({speed.floor_is})" if expectation else ""]
@@ -287,7 +273,7 @@ class BenchReport:
 
 
 def bench_report(report: BenchReport) -> Iterator[doc.Block]:
-    yield doc.say(f"{report.op}: {kind_words(report.measured)} times; shorter is better", tone=doc.Tone.STRONG)
+    yield doc.say(f"{report.op}: {runs.kind_words(report.measured)} times; shorter is better", tone=doc.Tone.STRONG)
     yield from (doc.say(arguments_line(report.arguments, report.guessed)), doc.say(report.device), doc.say(""))
     longest = max((row.time_us or 0.0 for row in report.rows), default=0.0)
     rows: list[tuple[doc.Cell, ...]] = []
@@ -297,7 +283,9 @@ def bench_report(report: BenchReport) -> Iterator[doc.Block]:
         judged: doc.Cell = (doc.Mark(row.judged, tone),) if row.judged else ""
         rows.append((row.name, drawn, _row_words(row), judged, row.note))
     if longest:
-        rows.append(("roofline", doc.Bar(report.floor_us / longest), f"{microseconds(report.floor_us)} us", "", ""))
+        rows.append(
+            ("roofline", doc.Bar(report.floor_us / longest), f"{runs.microseconds(report.floor_us)} us", "", "")
+        )
     yield doc.Table(("", "", "", "", ""), tuple(rows))
     yield from doc.say_each(report.notes, doc.Tone.FAIR)
 
@@ -305,12 +293,12 @@ def bench_report(report: BenchReport) -> Iterator[doc.Block]:
 def _row_words(row: BenchRow) -> str:
     if row.time_us is None:
         return "no time"
-    lying = f" ({scatter_words(row.timing)})" if row.timing is not None else ""
+    lying = f" ({runs.scatter_words(row.timing)})" if row.timing is not None else ""
     ratio = ""
     if row.times_as_long is not None:
         between = f" ({row.interval.low:.2f} to {row.interval.high:.2f})" if row.interval is not None else ""
         ratio = f", {row.times_as_long:.2f}x as long{between}"
-    return f"{microseconds(row.time_us)} us{lying}{ratio}"
+    return f"{runs.microseconds(row.time_us)} us{lying}{ratio}"
 
 
 def bench_picture(report: BenchReport) -> str:
@@ -326,8 +314,9 @@ def bench_picture(report: BenchReport) -> str:
         if row.timing is not None:
             low, high = chart.x(row.timing.interval_us.low), chart.x(row.timing.interval_us.high)
             chart.body.append(pictures.line(low, y + 11, high, y + 11, pictures.INK))
-        said = [f"{microseconds(time_us)} us", speedup_words(row.times_as_long), "not right" if wrong else ""]
-        chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, said)), anchor="start"))
-    chart.upright(report.floor_us, f"roofline {microseconds(report.floor_us)} us", pictures.INK, "5 4")
-    sizes = named_values(report.arguments)
-    return chart.page(f"{report.op} on {report.gpu}: {kind_words(report.measured)} time", sizes, 16)
+        ratio, fault = runs.speedup_words(row.times_as_long), "not right" if wrong else ""
+        texts = (f"{runs.microseconds(time_us)} us", ratio, fault)
+        chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, texts)), anchor="start"))
+    chart.upright(report.floor_us, f"roofline {runs.microseconds(report.floor_us)} us", pictures.INK, "5 4")
+    sizes = runs.named_values(report.arguments)
+    return chart.page(f"{report.op} on {report.gpu}: {runs.kind_words(report.measured)} time", sizes, 16)

@@ -65,13 +65,24 @@ class FailedTarget:
     diagnostics: tuple[records.Diagnostic, ...]
 
 
-@dataclass(frozen=True)
-class BuildReport:
+@dataclass(frozen=True, kw_only=True)
+class KernelCall:
+    """A kernel file and the call that it is looked at with."""
+
     file: str
     identity: str
     op: str
     arguments: dict[str, str]
     guessed: bool  # the shapes were guessed, not given
+
+
+def call_of(file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool) -> KernelCall:
+    given = describe_arguments(arguments)
+    return KernelCall(file=file.name, identity=file.identity, op=file.plan.op.name, arguments=given, guessed=guessed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport(KernelCall):
     targets: tuple[BuiltTarget | FailedTarget, ...]
 
     @property
@@ -103,15 +114,10 @@ class CheckOutcome(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckReport(records.EmulatedRun):
+class CheckReport(records.EmulatedRun, KernelCall):
     """One kernel file at one set of arguments on one emulated GPU; counts only where they are asked for."""
 
-    file: str
-    identity: str
-    op: str
     gpu: str
-    arguments: dict[str, str]
-    guessed: bool  # the shapes were guessed, not given
     outcome: CheckOutcome
     reason: str  # why it faulted, was not built or does not apply
     results: tuple[ResultVerdict, ...]  # against the reference
@@ -154,17 +160,17 @@ def build_report(file: KernelFile, report: BuildReport) -> Iterator[doc.Block]:
             "  ".join(f"{name} {count}" for name, count in sass[one.gpu].get(launch.kernel, {}).items()) or "-"
             for one, launch in launches
         )
-        rows = tuple((one.gpu, launch.kernel, said) for (one, launch), said in zip(launches, highlights, strict=True))
+        rows = tuple((one.gpu, launch.kernel, names) for (one, launch), names in zip(launches, highlights, strict=True))
         yield doc.Table(("GPU", "kernel", "SASS highlights"), rows)
-    said: dict[records.Diagnostic, None] = {}  # the same complaint for every GPU is said once
+    names: dict[records.Diagnostic, None] = {}  # the same complaint for every GPU is said once
     for target in report.targets:
         if isinstance(target, FailedTarget):
             what = "not built" if target.applies else "does not apply"
             yield doc.say(f"{target.gpu} ({target.arch}): {what}: {target.reason}", tone=doc.Tone.BAD)
-            said |= dict.fromkeys(target.diagnostics)
+            names |= dict.fromkeys(target.diagnostics)
         elif target.compiled:
-            said |= dict.fromkeys(target.compiled.warnings)
-    for diagnostic in said:
+            names |= dict.fromkeys(target.compiled.warnings)
+    for diagnostic in names:
         yield from diagnostic_blocks(diagnostic)
 
 
@@ -235,14 +241,18 @@ def check_report(file: KernelFile, report: CheckReport) -> Iterator[doc.Block]:
     if report.costs:
         yield doc.say("costs more than it needs (advice, not a fault):", tone=doc.Tone.STRONG)
         shown = report.costs[:_SHOWN_COSTS]
-        yield doc.Excerpt(
-            tuple(doc.Line(one.line, one.source.strip(), (f"{one.kernel}: {one.message}",)) for one in shown)
-        )
+        costs = (doc.Line(one.line, one.source.strip(), (f"{one.kernel}: {one.message}",)) for one in shown)
+        yield doc.Excerpt(tuple(costs))
         left = len(report.costs) - len(shown)
         yield from doc.say_each([f"  and {left} more lines; --counters lists them all" * (left > 0)], doc.Tone.FAINT)
     if report.lint:
         yield doc.say("read without running (tilewright lint says more):", tone=doc.Tone.STRONG)
-        yield doc.Excerpt(tuple(_lint_line(one, lines, _lint_words(one)) for one in report.lint))
+        yield doc.Excerpt(
+            tuple(
+                _lint_line(one, lines, f"{one.kernel}: {one.rule.value} ({one.severity.value}): {one.evidence}")
+                for one in report.lint
+            )
+        )
     yield from (doc.Source(listing_text(listing)) for listing in report.listings)
     if report.printed:
         yield from (doc.say("the kernel printed:", tone=doc.Tone.STRONG), doc.Source(report.printed))
@@ -272,8 +282,8 @@ def _finding_blocks(
         yield doc.say(f"  PTX line {first.ptx_line}: {first.ptx_text.strip()}")
     for finding in findings:
         facts = [f"{finding.thread}{_called(finding)}" if finding.thread else "", finding.where, finding.detail]
-        told = ": ".join(fact for fact in facts if fact)
-        yield doc.say(f"    {told}", doc.Mark(f" - {_how_often(finding, schedules)}", doc.Tone.FAINT))
+        words = ": ".join(fact for fact in facts if fact)
+        yield doc.say(f"    {words}", doc.Mark(f" - {_how_often(finding, schedules)}", doc.Tone.FAINT))
     yield doc.say("")
 
 
@@ -334,9 +344,8 @@ def lint_report(file: KernelFile, report: records.LintReport) -> Iterator[doc.Bl
     """Every finding with its line, the evidence, why it matters and what to do; then how many there are."""
     yield from (*_head(report), doc.say(f"for {report.gpu}, built and read, not run"), doc.say(""))
     for one in report.findings:
-        yield doc.say(
-            doc.Mark(f"{one.severity.value}: {one.rule.value}", _SEVERITIES[one.severity]), f" in {one.kernel}"
-        )
+        head = doc.Mark(f"{one.severity.value}: {one.rule.value}", _SEVERITIES[one.severity])
+        yield doc.say(head, f" in {one.kernel}")
         notes = (one.evidence, f"why: {one.why}", f"do:  {one.remedy}")
         yield doc.Excerpt((_lint_line(one, file.text.splitlines(), *notes),))
         yield doc.say("")
@@ -369,7 +378,3 @@ def _lint_summary(report: records.LintReport) -> str:
     elif report.guessed:
         found += f" at {sizes} (chosen here)"
     return found + ("; other sizes were not looked at: give --shape and --set" if report.guessed else "")
-
-
-def _lint_words(one: records.LintFinding) -> str:
-    return f"{one.kernel}: {one.rule.value} ({one.severity.value}): {one.evidence}"

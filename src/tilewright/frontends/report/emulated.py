@@ -15,7 +15,7 @@ from tilewright import records
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.emulation.listing import LineCounts, costly_lines, render_summary
 from tilewright.devices.protocol import DeviceError
-from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, complete_arguments
+from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, complete_arguments, option_words
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.frontends.report.document import EXERCISES, Fold, Glossary, Section, Source
@@ -28,7 +28,7 @@ from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
 from tilewright.ptx.classes import FlopKind
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks.errors import BadArgument
-from tilewright.toolchain import ToolchainError
+from tilewright.toolchain import BuiltPlan, ToolchainError
 
 _UNFIT = (KernelFileError, NotPrepared, NotCounted, DeviceError, ToolchainError, BadArgument)
 _ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the inputs
@@ -57,12 +57,10 @@ class NotCountable(Exception):
 
 def count_lines(run: records.Run, attempt: records.Attempt, text: str) -> Counted:
     """Seconds, at most a minute or two. Raises `NotCountable`."""
-    floor_us = attempt.measurement.floor_us if attempt.measurement else 0.0
+    task, floor_us = run.task, attempt.measurement.floor_us if attempt.measurement else 0.0
     try:
-        with _ONE_AT_A_TIME, EmulatedDevice(run.task.profile) as emulator:
-            model = model_plan(
-                count_plan(parse(text, KERNEL), run.task, _choice(attempt), emulator), run.task, floor_us
-            )
+        with _ONE_AT_A_TIME, EmulatedDevice(task.profile) as emulator:
+            model = model_plan(count_plan(parse(text, KERNEL), task, _choice(attempt), emulator), task, floor_us)
     except _UNFIT as problem:
         raise NotCountable(str(problem)) from None
     listings = [launch.facts.listing for launch in model.launches]
@@ -80,7 +78,7 @@ def count_lines(run: records.Run, attempt: records.Attempt, text: str) -> Counte
     sizes = named_values(model.counted.counted_at)
     seen = f"{model.modelled.sampled_blocks:,} of {model.modelled.grid_blocks:,} blocks, run at {sizes}"
     time_us = attempt.measurement.time_us if attempt.measurement else model.modelled.time_us
-    roofline = roofline_of(model, run.task.profile, time_us, isinstance(attempt.measurement, records.Measured))
+    roofline = roofline_of(model, task.profile, time_us, isinstance(attempt.measurement, records.Measured))
     return Counted(launches, seen, roofline, model.modelled.terms)
 
 
@@ -115,23 +113,10 @@ _SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class LaunchShape:
-    """One launch of a plan at the task's sizes."""
-
-    kernel: str
-    line: int
-    blocks: int
-    threads: int  # of a block
-    shared_bytes: int  # of a block
-    registers: int  # of a thread
-    constants: tuple[tuple[str, str], ...] = ()  # those tuned, and those in its line
-
-
-@dataclass(frozen=True)
 class Look:
     """`written` is what the first block of each launch wrote; empty where all blocks had to run."""
 
-    launches: tuple[LaunchShape, ...]
+    launches: tuple[dict[str, object], ...]  # at the task's sizes, as the lesson tells them
     specs: dict[str, records.TensorSpec]  # inputs and outputs, at the sizes that were run
     touches: tuple[records.TouchRecord, ...]
     written: tuple[records.WrittenPart, ...]
@@ -162,27 +147,33 @@ def look_at(run: records.Run, attempt: records.Attempt, text: str) -> Look:
             emulated = getattr(emulator.execute(job), "emulated", None)
     except _UNFIT as error:
         return Look((), {}, (), (), counted, problem or str(error))
-    launches = tuple(
-        LaunchShape(
-            step.kernel,
-            step.line,
-            math.prod(step.grid),
-            math.prod(step.block),
-            real.build.kernel(step.kernel).resources.static_smem_bytes + step.dynamic_smem_bytes if real.build else 0,
-            real.build.kernel(step.kernel).resources.registers if real.build else 0,
-            tuple(
-                (name, str(value).lower())
-                for name, value in real.evaluation.constants
-                if name in real.evaluation.choice or re.search(rf"\b{name}\b", text.splitlines()[step.line - 1])
-            ),
-        )
-        for step in real.plan.launches
-    )
+    launches = tuple(_launch_words(step, real, text.splitlines()) for step in real.plan.launches)
     specs = {**task.specs(sizes), **task.output_specs(sizes)}
     touches, written = (emulated.touches, emulated.written) if emulated else ((), ())
     smaller = "" if sizes == task.sizes else named_values(sizes)
     blocks = math.prod(built.plan.launches[-1].grid) if built.plan.launches else 0
     return Look(launches, specs, touches, written, counted, problem, smaller, blocks)
+
+
+def _launch_words(step: records.PackedLaunch, real: BuiltPlan, lines: Sequence[str]) -> dict[str, object]:
+    evaluation, threads = real.evaluation, math.prod(step.block)
+    resources = real.build.kernel(step.kernel).resources if real.build else None
+    shared = resources.static_smem_bytes + step.dynamic_smem_bytes if resources else 0
+    shown = {  # those tuned, and those in its line
+        name: str(value).lower()
+        for name, value in evaluation.constants
+        if name in evaluation.choice or re.search(rf"\b{name}\b", lines[step.line - 1])
+    }
+    return {
+        "kernel": step.kernel,
+        "line": step.line,
+        "blocks": number_of(math.prod(step.grid), "block"),
+        "threads": number_of(threads, "thread"),
+        "warps": number_of(-(-threads // 32), "warp"),
+        "registers": resources.registers if resources else 0,
+        "shared": f" and each block {shared:,} bytes of shared memory" if shared else "",
+        "constants": f", with {named_values(shown)} put in" if shown else "",
+    }
 
 
 # -- exercises: the edit is made and `check` is run --
@@ -236,9 +227,6 @@ class Bench:
     command: str
     report: CheckReport
 
-    def is_smaller_than(self, task: records.Task) -> bool:
-        return dict(self.arguments) != dict(task.arguments(task.sizes))
-
 
 def exercises(run: records.Run, best: records.Attempt, name: str, text: str, say: Say) -> tuple[Exercise, ...]:
     """Those that could be made and did show something; `name`: the run as the reader calls it."""
@@ -251,7 +239,7 @@ def exercises(run: records.Run, best: records.Attempt, name: str, text: str, say
     except KernelFileError:
         return on_paper
     opening = (f"tilewright show {shlex.quote(name)} --kernel > kernel.cu", *(edit.command for edit in edits))
-    alike = _bench(run, file, (_task_made_smaller(run),), say)
+    alike = _bench(run, file, (_said(run, affordable_sizes(run.task, _MOST_TRIED_ELEMENTS)),), say)
     fragile = _bench(run, file, _odd_sizes(run, best, file), say) or alike
     made = [
         _busiest(alike, opening, run.task) if alike else None,
@@ -265,22 +253,18 @@ def tuned_first(text: str, choice: Mapping[str, int | bool]) -> tuple[Edit, ...]
     """What puts the autotuner's values first, because those are what `check` takes."""
     edits = []
     for number, line in enumerate(text.splitlines(), start=1):
-        found = _TUNE.match(line)
-        chosen = choice.get(found[1].rstrip("= ")) if found else None
-        if found is None or chosen is None:
+        tuned = _TUNE.match(line)
+        chosen = choice.get(tuned[1].rstrip("= ")) if tuned else None
+        if tuned is None or chosen is None:
             continue
-        values = [value.strip() for value in found[2].split("|")]
+        values = [value.strip() for value in tuned[2].split("|")]
         ordered = sorted(values, key=lambda value: value.lower() != str(chosen).lower())
         if ordered != values:
-            edits.append(Edit(number, found[1] + found[2], found[1] + " | ".join(ordered)))
+            edits.append(Edit(number, tuned[1] + tuned[2], tuned[1] + " | ".join(ordered)))
     return tuple(edits)
 
 
 _Arguments = tuple[Mapping[str, ArgumentValue], str]  # and how the command is told of them
-
-
-def _task_made_smaller(run: records.Run) -> _Arguments:
-    return _said(run, affordable_sizes(run.task, _MOST_TRIED_ELEMENTS))
 
 
 def _odd_sizes(run: records.Run, best: records.Attempt, file: KernelFile) -> Iterator[_Arguments]:
@@ -289,45 +273,35 @@ def _odd_sizes(run: records.Run, best: records.Attempt, file: KernelFile) -> Ite
         yield complete_arguments(file, {}, run.task.profile, SMALL_SHAPES)[0], ""
     for judged in best.verdict.cases if isinstance(best.verdict, records.Passed) else ():
         arguments = _said(run, judged.case.sizes)
-        if (
-            sum(one.numel for one in arguments[0].values() if isinstance(one, records.TensorSpec))
-            <= _MOST_TRIED_ELEMENTS
-        ):
+        elements = sum(one.numel for one in arguments[0].values() if isinstance(one, records.TensorSpec))
+        if elements <= _MOST_TRIED_ELEMENTS:
             yield arguments
             return
 
 
 def _said(run: records.Run, sizes: Mapping[str, int]) -> _Arguments:
     given = run.task.arguments(sizes)
-    return given, "".join(f" {_flag(one, value)}" for one, value in given.items() if value is not None)
+    return given, "".join(f" {one}" for one in option_words(given))
 
 
 def _bench(run: records.Run, file: KernelFile, options: Iterable[_Arguments], say: Say) -> Bench | None:
     """The kernel at the first arguments that it is right at."""
     task = run.task
     gpu = "" if task.gpu == "H200" else f" --gpu {shlex.quote(task.gpu)}"
-    for arguments, said in options:
-        report = _checked(file, arguments, task.profile, say)
+    for arguments, flags in options:
+        report = _checked(file.text, arguments, task.profile, say)
         if report is not None and report.outcome is CheckOutcome.CLEAN:
-            return Bench(file, arguments, task.profile, f"tilewright check kernel.cu{said}{gpu}", report)
+            return Bench(file, arguments, task.profile, f"tilewright check kernel.cu{flags}{gpu}", report)
     return None
 
 
-def _flag(name: str, value: ArgumentValue) -> str:
-    """An argument as the command takes it."""
-    if isinstance(value, records.TensorSpec):
-        return f"--shape {name}={'x'.join(map(str, value.shape))}:{value.dtype.value}"
-    said = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return f"--set {name}={said.lower()}"
-
-
 def _checked(
-    file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: records.GpuProfile, say: Say
+    text: str, arguments: Mapping[str, ArgumentValue], gpu: records.GpuProfile, say: Say
 ) -> CheckReport | None:
-    """As the command does it."""
+    """As the command does it; None for a text that cannot be checked."""
     options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), seconds=_SECONDS, keep_counts=True)
     try:
-        return check_file(file, arguments, False, options, say)
+        return check_file(parse(text, KERNEL), arguments, False, options, say)
     except _UNFIT:
         return None
 
@@ -339,9 +313,8 @@ def _elsewhere(run: records.Run) -> Exercise:
     memory_us = task.moved_bytes / (other.bandwidth_gbs * 1e3)
     us = records.LAUNCH_US
     given = {"gpu": other, "launch": us, "megabytes": task.moved_bytes / 1e6, "memory": microseconds(memory_us)}
-    title, question, answer = (
-        text.format(whole=microseconds(memory_us + us), **given) for text in EXERCISES["elsewhere"]
-    )
+    given["whole"] = microseconds(memory_us + us)
+    title, question, answer = (text.format(**given) for text in EXERCISES["elsewhere"])
     return Exercise(title, question, (), (answer,))
 
 
@@ -361,7 +334,8 @@ def _busiest(bench: Bench, opening: tuple[str, ...], task: records.Task) -> Exer
     small = "The command's sizes are smaller than the task's, at which shares may differ. "
     title, question, compare = EXERCISES["busiest"]
     answer = f"Line {most}, with {share:.0%} of the thread instructions{whose}:"
-    rest = f"{small if bench.is_smaller_than(task) else ''}{compare}"
+    is_smaller = dict(bench.arguments) != dict(task.arguments(task.sizes))
+    rest = f"{small if is_smaller else ''}{compare}"
     command, source = f"{bench.command} --counters", bench.file.text.splitlines()[most - 1].strip()
     return Exercise(title, question, (*opening, command), (answer, rest), source)
 
@@ -383,9 +357,7 @@ def _guards(text: str) -> tuple[Edit, ...]:
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
     for number, line in enumerate(text.splitlines(), start=1):
-        code = line.split("//")[0]
-        found = pattern.search(code)
-        if found:
+        if found := pattern.search(line.split("//")[0]):
             yield number, found
 
 
@@ -394,7 +366,7 @@ def _broken(bench: Bench, opening: tuple[str, ...], name: str, edits: tuple[Edit
     title, question, moral = EXERCISES[name]
     for edit in edits[:_MOST_TRIED]:
         say(f"trying an exercise: {title.lower()} in line {edit.line}")
-        report = _after(bench, edit, say)
+        report = _checked(edit.of(bench.file.text), bench.arguments, bench.gpu, say)
         if report is None or report.outcome not in (CheckOutcome.FINDINGS, CheckOutcome.FAULTED):
             continue
         findings = [" ".join(str(one).split()) for one in report.findings[:_MOST_FINDINGS]] or [report.reason]
@@ -409,14 +381,6 @@ def _count(report: CheckReport) -> str:
     many = len(report.findings)
     shown = f", of which these are the first {_MOST_FINDINGS}" if many > _MOST_FINDINGS else ""
     return f"The check fails with {number_of(many, 'finding')}{shown}:"
-
-
-def _after(bench: Bench, edit: Edit, say: Say) -> CheckReport | None:
-    try:
-        file = parse(edit.of(bench.file.text), KERNEL)
-    except KernelFileError:
-        return None
-    return _checked(file, bench.arguments, bench.gpu, say)
 
 
 # -- as sections of the lesson --

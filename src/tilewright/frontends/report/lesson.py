@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report import document as doc
-from tilewright.frontends.report import pictures
+from tilewright.frontends.report import pictures, runs
 from tilewright.frontends.report.emulated import (
     Counted,
     Look,
     NotCountable,
+    Say,
     count_lines,
     exercise_sections,
     exercises,
     look_at,
 )
 from tilewright.frontends.report.run_report import diff_text
-from tilewright.frontends.report.runs import (
-    Row,
-    attempts_words,
-    is_measured,
-    microseconds,
-    named_values,
-    number_of,
-    rows,
-    task_words,
-    time_words,
-    unmeasured_words,
-    why_words,
-)
 from tilewright.measure.floor import peak_tflops
 from tilewright.prompts.replies import whole_summary
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import LAUNCH_US, Attempt, Measured, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
+from tilewright.records import LAUNCH_US, Attempt, Measured, Modelled, ModelTerm, Run, TouchRecord
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
-Say = Callable[[str], None]
 _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
@@ -75,20 +62,22 @@ class _Writer:
             doc.Section("How it came about, step by step", tuple(self._progress(terms))),
             *step_sections(self._folder, run, self._words, terms),
             *([doc.Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
-            *(self._practice(self._best) if self._best else ()),
         ]
+        if self._best:
+            made = exercises(run, self._best, self._name, self._text, self._say)
+            sections += exercise_sections(made, self._place, self._words)
         return doc.Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
 
     # -- sections --
 
     def _opening(self) -> doc.Section:
         run, best = self._run, self._best
-        reached = f"the best takes {time_words(best.measurement)}" if best else "none passed"
+        reached = f"the best takes {runs.time_words(best.measurement)}" if best else "none passed"
         if best is not None and best.measurement is None:
-            reached = f"the best passed, though {unmeasured_words(best)}"
-        made = f"This is run {run.id}: {attempts_words(run)} by {run.settings.author}, of which {reached}."
+            reached = f"the best passed, though {runs.unmeasured_words(best)}"
+        made = f"This is run {run.id}: {runs.attempts_words(run)} by {run.settings.author}, of which {reached}."
         blocks = [self._words.text("opening"), self._words.say(made)]
-        if not is_measured(run.attempts):
+        if not runs.is_measured(run.attempts):
             timed = any(one.measurement for one in run.attempts)
             blocks.append(self._words.text("modelled" if timed else "untimed"))
         return doc.Section("What this is", tuple(blocks))
@@ -100,28 +89,30 @@ class _Writer:
             yield self._words.quote(task.words)
         yield self._words.text("reference")
         yield doc.Source(task.reference, "python")
-        rows_ = [_tensor_row(name, spec, "read") for name, spec in task.specs().items()]
-        rows_ += [_tensor_row(name, spec, "written") for name, spec in task.output_specs().items()]
-        yield doc.Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows_))
-        for line in task_words(task, self._best)[2:]:
+        rows = []
+        for role, specs in (("read", task.specs()), ("written", task.output_specs())):
+            for name, spec in specs.items():
+                shape = " x ".join(map(str, spec.shape)) or "one number"
+                rows.append((name, role, shape, spec.dtype.value, f"{spec.storage_bytes / 1e6:,.2f}"))
+        yield doc.Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows))
+        for line in runs.task_words(task, self._best)[2:]:
             yield self._words.say(f"{line[:1].upper()}{line[1:]}." if ": " in line else f"Sizes in a call: {line}.")
 
     def _roofline(self) -> Iterator[doc.Block]:
         task = self._run.task
         gpu, measurement = task.profile, self._best.measurement if self._best else None
         memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
-        yield self._words.text(
-            "bytes", megabytes=task.moved_bytes / 1e6, gpu=gpu, us=microseconds(memory_us), launch=LAUNCH_US
-        )
+        megabytes, us = task.moved_bytes / 1e6, runs.microseconds(memory_us)
+        yield self._words.text("bytes", megabytes=megabytes, gpu=gpu, us=us, launch=LAUNCH_US)
         if measurement is None:
             return
         floor_us, products_us = measurement.floor_us, measurement.floor_us - LAUNCH_US
         if products_us > 1.001 * memory_us:
             peak = peak_tflops(task, gpu)
             many = products_us * peak / 1e3
-            yield self._words.text("products", billions=many, peak=peak, us=microseconds(products_us))
+            yield self._words.text("products", billions=many, peak=peak, us=runs.microseconds(products_us))
         yield self._words.text(
-            "floor", us=microseconds(floor_us), time=time_words(measurement), fraction=measurement.fraction
+            "floor", us=runs.microseconds(floor_us), time=runs.time_words(measurement), fraction=measurement.fraction
         )
         counted = self._look.counted if self._look else None
         if counted and counted.roofline and self._best:
@@ -140,17 +131,7 @@ class _Writer:
         if look.problem:
             yield self._words.text("problem", problem=look.problem)
         for launch in look.launches:
-            shared = f" and each block {launch.shared_bytes:,} bytes of shared memory" if launch.shared_bytes else ""
-            values = named_values(dict(launch.constants))
-            yield self._words.text(
-                "launch",
-                launch=launch,
-                blocks=number_of(launch.blocks, "block"),
-                threads=number_of(launch.threads, "thread"),
-                warps=number_of(-(-launch.threads // 32), "warp"),
-                constants=f", with {values} put in" if values else "",
-                shared=shared,
-            )
+            yield self._words.text("launch", **launch)
         if look.sizes:
             yield self._words.text("smaller", sizes=look.sizes)
         for part in look.written:
@@ -176,22 +157,18 @@ class _Writer:
         run = self._run
         yield self._words.text("steps")
         if len(run.attempts) > 1:
-            kept = ", ".join(str(row.attempt.number) for row in rows(run) if row.kept)
+            kept = ", ".join(str(row.attempt.number) for row in runs.rows(run) if row.kept)
             says = f"Times by step; lower is better. Kept: {kept or 'none'}."
             yield doc.Picture("progress", pictures.svg_plot(run), says)
         if not run.attempts:
             yield self._words.say("No step of this run is finished.")
         if held := same_longest([found for found in terms.values() if found]):
-            yield self._words.text("held", resource=held.name, us=microseconds(held.time_us))
-
-    def _practice(self, best: Attempt) -> Iterator[doc.Section]:
-        made = exercises(self._run, best, self._name, self._text, self._say)
-        return exercise_sections(made, self._place, self._words)
+            yield self._words.text("held", resource=held.name, us=runs.microseconds(held.time_us))
 
     def _terms(self) -> dict[int, tuple[ModelTerm, ...]]:
         """Of each attempt what the model says; of measured ones that were kept, by running them in the emulator."""
         made = {}
-        for row in rows(self._run):
+        for row in runs.rows(self._run):
             attempt = row.attempt
             if isinstance(attempt.measurement, Modelled):
                 made[attempt.number] = self._modelled_terms(attempt, attempt.measurement)
@@ -217,7 +194,7 @@ class _Writer:
             table = tuple(
                 (
                     self._words.cell(one.name),
-                    microseconds(one.time_us),
+                    runs.microseconds(one.time_us),
                     self._words.cell(one.detail),
                     self._what_is(one),
                 )
@@ -242,9 +219,10 @@ class _Writer:
     def _modelled_terms(self, attempt: Attempt, modelled: Modelled) -> tuple[ModelTerm, ...]:
         """As they are on record; of the best, with the words of today where the time is still the same."""
         counted = self._look.counted if self._look and attempt is self._best else None
-        words = {(one.name, microseconds(one.time_us)): one.detail for one in counted.terms} if counted else {}
+        words = {(one.name, runs.microseconds(one.time_us)): one.detail for one in counted.terms} if counted else {}
         return tuple(
-            replace(one, detail=words.get((one.name, microseconds(one.time_us)), one.detail)) for one in modelled.terms
+            replace(one, detail=words.get((one.name, runs.microseconds(one.time_us)), one.detail))
+            for one in modelled.terms
         )
 
     def _lines(self, counted: Counted) -> Iterator[doc.Block]:
@@ -267,23 +245,19 @@ class _Writer:
         yield doc.Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), tuple(cells))
 
 
-def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
-    shape = " x ".join(map(str, spec.shape)) or "one number"
-    return name, role, shape, spec.dtype.value, f"{spec.storage_bytes / 1e6:,.2f}"
-
-
-def roofline_words(gpu: str, found: pictures.Roofline, moved: str, terms: tuple[ModelTerm, ...]) -> str:
+def roofline_words(gpu: str, roofline: pictures.Roofline, moved: str, terms: tuple[ModelTerm, ...]) -> str:
     """`moved`: how the bytes come about; `terms`: of the finished kernel, the longest first."""
-    values = {"held": _held_up(found, terms), "us": microseconds(found.floor_us), "megabytes": found.bytes / 1e6}
-    return doc.LESSON["roofline"].format(found=found, gpu=gpu, moved=f" ({moved})" if moved else "", **values)
+    held, us, megabytes = _held_up(roofline, terms), runs.microseconds(roofline.floor_us), roofline.bytes / 1e6
+    words, moved = doc.LESSON["roofline"], f" ({moved})" if moved else ""
+    return words.format(roofline=roofline, gpu=gpu, held=held, us=us, megabytes=megabytes, moved=moved)
 
 
-def _held_up(found: pictures.Roofline, terms: tuple[ModelTerm, ...]) -> str:
+def _held_up(roofline: pictures.Roofline, terms: tuple[ModelTerm, ...]) -> str:
     """What takes longest: it need be neither memory nor arithmetic."""
     if not terms:
         return ""
-    name, us = terms[0].name, microseconds(terms[0].time_us)
-    by_work = name == "tensor cores" or (name == "issue slots" and found.intensity >= found.ridge)
+    name, us = terms[0].name, runs.microseconds(terms[0].time_us)
+    by_work = name == "tensor cores" or (name == "issue slots" and roofline.intensity >= roofline.ridge)
     said = "memory_holds" if name == "device memory" else "arithmetic_holds" if by_work else "other_holds"
     return doc.LESSON[said].format(name=name, us=us) + " "
 
@@ -311,7 +285,7 @@ def step_sections(
 ) -> Iterator[doc.Section]:
     """`terms`: of attempts by number, what the model says of them."""
     before: Attempt | None = None
-    for row in rows(run):
+    for row in runs.rows(run):
         attempt = row.attempt
         kept = "the best" if row.best else "kept" if row.kept else "not kept"
         title = f"Step {attempt.number}: {doc.STAGES[attempt.stage.value]} ({kept})"
@@ -346,7 +320,7 @@ def _own_words(folder: RunFolder, attempt: Attempt) -> str:
     """The whole sentence from the reply, where the record has as much of it as a table shows."""
     cut = attempt.summary.removesuffix("...")
     replies = folder.attempt(attempt.number).replies() if cut != attempt.summary else ()
-    return next((said for one in replies if (said := whole_summary(one.text)).startswith(cut)), attempt.summary)
+    return next((own for one in replies if (own := whole_summary(one.text)).startswith(cut)), attempt.summary)
 
 
 def _verdict(folder: RunFolder, attempt: Attempt, words: doc.Glossary) -> Iterator[doc.Block]:
@@ -354,7 +328,7 @@ def _verdict(folder: RunFolder, attempt: Attempt, words: doc.Glossary) -> Iterat
     if isinstance(verdict, records.Passed):
         ratios = [one.error_ratio for one in verdict.cases if one.error_ratio is not None]
         worst = f", the worst error {max(ratios):.0%} of what honest rounding allows" if ratios else ""
-        cases = number_of(len(verdict.cases), "case")
+        cases = runs.number_of(len(verdict.cases), "case")
         yield words.say(f"Is it right? Yes: {cases} of different sizes and values{worst}.")
         return
     text = verdict_text(verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
@@ -364,30 +338,30 @@ def _verdict(folder: RunFolder, attempt: Attempt, words: doc.Glossary) -> Iterat
         ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
         lesson = doc.REJECTIONS.get("ran out" if ran_out else type(verdict.evidence).__name__, "")
         right = f" {len(verdict.cases)} cases were right before that." if verdict.cases else ""
-        why = f" ({said})" if (said := why_words(verdict)) else ""
+        why = f" ({short})" if (short := runs.why_words(verdict)) else ""
         yield words.say(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")
     yield doc.Fold("The diagnosis, as the author was given it", (doc.Source(text, "text"),))
 
 
 def _gain(
-    row: Row, before: Attempt | None, words: doc.Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
+    row: runs.Row, before: Attempt | None, words: doc.Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
 ) -> Iterator[doc.Block]:
     attempt, measurement = row.attempt, row.attempt.measurement
     if measurement is None or not attempt.passed:
         return
     share = f"{measurement.fraction:.0%} of the roofline"
-    said = f"Is it fast? {time_words(measurement)}, {share}."
+    text = f"Is it fast? {runs.time_words(measurement)}, {share}."
     if before is not None and before.time_us and row.time_us:
         ratio = before.time_us / row.time_us
         change = f"{ratio:.2f} times as fast as" if ratio >= 1 else f"{1 / ratio:.2f} times as slow as"
         change = "no faster than" if abs(ratio - 1.0) < _SAME else change
-        said += f" That is {change} step {before.number}, the best until then ({microseconds(before.time_us)} us)."
+        text += f" That is {change} step {before.number}, the best until then ({runs.microseconds(before.time_us)} us)."
         if not row.kept:
             little = "That is too little to tell from noise, so it" if ratio >= 1.0 + _SAME else "It"
-            said += f" {little} was put aside, and the next step began again from the best."
-    yield words.say(said)
+            text += f" {little} was put aside, and the next step began again from the best."
+    yield words.say(text)
     if isinstance(measurement, Measured):
-        others = [f"{one.name} {microseconds(one.median_us)} us" for one in measurement.baselines]
+        others = [f"{one.name} {runs.microseconds(one.median_us)} us" for one in measurement.baselines]
         if others:
             yield words.say(f"Measured in turn with: {', '.join(others)}.")
     yield from _tuned(attempt, before, words)
@@ -401,26 +375,25 @@ def _tuned(attempt: Attempt, before: Attempt | None, words: doc.Glossary) -> Ite
     if tune is None or len(tune.tried) < 2:
         return
     times = [time_us for _, time_us in tune.tried]
-    spread = f"from {microseconds(min(times))} to {microseconds(max(times))} us"
-    took = f"took {named_values(dict(tune.choice))}"
+    spread = f"from {runs.microseconds(min(times))} to {runs.microseconds(max(times))} us"
+    took = f"took {runs.named_values(dict(tune.choice))}"
     if tune.choice == tune.tried[0][0] and min(times) < times[0]:
-        took = f"kept the file's first, {named_values(dict(tune.choice))}, because none was clearly better"
-    said = f"The autotuner tried {len(times)} choices of the file's constants ({spread}) and {took}."
+        took = f"kept the file's first, {runs.named_values(dict(tune.choice))}, because none was clearly better"
+    text = f"The autotuner tried {len(times)} choices of the file's constants ({spread}) and {took}."
     own, other = dict(tune.choice), before.tune.choice if before and before.tune else ()
     if before and any(own.get(name, value) != value for name, value in other):
-        said += (
-            f" Step {before.number} has {named_values(dict(other))}: part of what differs from it may be due to that."
-        )
-    yield words.say(said)
+        earlier = f"Step {before.number} has {runs.named_values(dict(other))}"
+        text += f" {earlier}: part of what differs from it may be due to that."
+    yield words.say(text)
 
 
 def same_longest(steps: Sequence[tuple[ModelTerm, ...]]) -> ModelTerm | None:
     """The resource that takes longest in every step, if it takes as long in all of them."""
-    found = [max(terms, key=lambda one: one.time_us) for terms in steps]
-    if len(found) < 2 or len({one.name for one in found}) > 1:
+    most = [max(terms, key=lambda one: one.time_us) for terms in steps]
+    if len(most) < 2 or len({one.name for one in most}) > 1:
         return None
-    times = [one.time_us for one in found]
-    return found[-1] if max(times) - min(times) <= _MOVED * max(times) else None
+    times = [one.time_us for one in most]
+    return most[-1] if max(times) - min(times) <= _MOVED * max(times) else None
 
 
 def _changed_terms(
@@ -441,13 +414,7 @@ def _changed_terms(
     old, new = times[first]
     verb = "less" if new < old else "more"
     yield words.say(f"What changed most: {verb} time for {first} ({doc.RESOURCES.get(first, 'see the table')}).")
-    rows_ = tuple(
-        (
-            words.cell(name),
-            microseconds(times[name][0]),
-            microseconds(times[name][1]),
-            words.cell(now[name].detail if name in now else "not used any more"),
-        )
-        for name in (*moved, *([] if longest in moved else [longest]))
-    )
-    yield doc.Table(("resource", "before, us", "now, us", "now"), rows_)
+    shown = (*moved, *([] if longest in moved else [longest]))
+    details = {name: now[name].detail if name in now else "not used any more" for name in shown}
+    rows = [(words.cell(name), *map(runs.microseconds, times[name]), words.cell(details[name])) for name in shown]
+    yield doc.Table(("resource", "before, us", "now, us", "now"), tuple(rows))

@@ -63,9 +63,9 @@ def _block(block: doc.Block, pictures: str | None) -> str:
         case doc.Source(text, language):
             return _fenced(text, language)
         case doc.Excerpt(lines):
-            said = [note for one in lines for note in one.notes]
+            notes = [note for one in lines for note in one.notes]
             code = "\n".join(f"{one.number or '-':>4} | {one.text.rstrip()}" for one in lines)
-            return "\n\n".join([_fenced(code, "cuda"), *([_block(doc.Items(tuple(said)), pictures)] if said else [])])
+            return "\n\n".join([_fenced(code, "cuda"), *([_block(doc.Items(tuple(notes)), pictures)] if notes else [])])
         case doc.Picture(name, _, says):
             shown = [f"![{name}]({pictures}{name}.svg)"] if pictures is not None else []
             return "\n\n".join([*shown, *([f"*{_cell(says)}*"] if says else [])])
@@ -248,10 +248,10 @@ def show(console: Console, shown: doc.Document | Iterable[doc.Block]) -> None:
     if shown.title:
         console.print(Text(shown.title, style="bold"))
     for section in shown.sections:
-        told = [one for one in section.blocks if not isinstance(one, (doc.Fold, doc.Picture))]
-        if section.title and told:
+        blocks = [one for one in section.blocks if not isinstance(one, (doc.Fold, doc.Picture))]
+        if section.title and blocks:
             console.print(Text(f"\n{section.title}", style="bold"))
-        show(console, told)
+        show(console, blocks)
 
 
 def _show_block(console: Console, block: doc.Block) -> None:

@@ -16,7 +16,7 @@ from tilewright.frontends.report import runs
 from tilewright.frontends.report.rendering import notebook
 from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
-from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run, Task
+from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run
 from tilewright.store import RunFolder, RunList, StoreError, line_authors
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks.errors import BadArgument
@@ -83,7 +83,11 @@ def run_report(run: Run, worker: str = "") -> list[doc.Block]:
 def run_head(run: Run) -> Iterator[doc.Block]:
     """What was asked for, of whom and where."""
     yield doc.say(doc.Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
-    yield from task_blocks(run.task, run.best)
+    asked = f": {' '.join(run.task.words.split())}" if run.task.words else ""
+    yield doc.say(f"{run.task.name} for {run.task.gpu}{asked}")
+    yield from doc.say_each((f"  {line}" for line in runs.task_words(run.task, run.best)), doc.Tone.FAINT)
+    if run.task.degenerate:
+        yield doc.say(f"  degenerate, so passing proves nothing: {run.task.degenerate}", tone=doc.Tone.FAIR)
     yield doc.say(f"on {run.environment.device}")
     yield from doc.say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
 
@@ -101,15 +105,6 @@ def state_words(run: Run, worker: str = "") -> str:
     return f"ended: {run.ending_words}"
 
 
-def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[doc.Block]:
-    """What must be computed, in a few lines."""
-    asked = f": {' '.join(task.words.split())}" if task.words else ""
-    yield doc.say(f"{task.name} for {task.gpu}{asked}")
-    yield from doc.say_each((f"  {line}" for line in runs.task_words(task, best)), doc.Tone.FAINT)
-    if task.degenerate:
-        yield doc.say(f"  degenerate, so passing proves nothing: {task.degenerate}", tone=doc.Tone.FAIR)
-
-
 # -- one attempt --
 
 
@@ -121,9 +116,8 @@ def attempt_report(run: Run, attempt: Attempt, source: str) -> doc.Document:
 
 
 def attempt_blocks(attempt: Attempt, source: str) -> Iterator[doc.Block]:
-    tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
     replies = f"{attempt.replies} {'reply' if attempt.replies == 1 else 'replies'}"
-    cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
+    cost = f"{replies}, {attempt.usage.tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
     yield doc.say(attempt.summary)
     yield from doc.say_each(f"by algebra: {note}" for note in attempt.notes)
     yield doc.say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=doc.Tone.FAINT)
@@ -143,8 +137,8 @@ def _tune(tune: records.TuneResult) -> Iterator[doc.Block]:
     rows = []
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         refused = next((one.verdict for one in tune.refused if one.choice == choice), None)
-        said = "chosen" if choice == tune.choice else verdict_words(refused) if refused else ""
-        rows.append((microseconds(time_us), ", ".join(f"{name}={value}" for name, value in choice), said))
+        note = "chosen" if choice == tune.choice else verdict_words(refused) if refused else ""
+        rows.append((microseconds(time_us), ", ".join(f"{name}={value}" for name, value in choice), note))
     yield doc.Table(("us", "constants", ""), tuple(rows), ("us",))
     left = [f"{count} {what}" for count, what in ((tune.skipped, "not tried"), (tune.failed, "failed")) if count]
     yield from doc.say_each([", ".join(left)], doc.Tone.FAINT)
@@ -153,40 +147,41 @@ def _tune(tune: records.TuneResult) -> Iterator[doc.Block]:
 # -- times --
 
 
-def measurement_blocks(found: Measurement) -> Iterator[doc.Block]:
+def measurement_blocks(timing: Measurement) -> Iterator[doc.Block]:
     """Every contender with where its median lies, or every resource with its modelled time."""
-    sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
-    yield doc.say(f"{time_words(found)} on {found.gpu} at {sizes}, {runs.fraction_words(found)}", tone=doc.Tone.STRONG)
-    yield from _measured(found) if isinstance(found, Measured) else _modelled(found)
+    sizes = ", ".join(f"{name}={size}" for name, size in timing.sizes.items())
+    time, fraction = time_words(timing), runs.fraction_words(timing)
+    yield doc.say(f"{time} on {timing.gpu} at {sizes}, {fraction}", tone=doc.Tone.STRONG)
+    yield from _measured(timing) if isinstance(timing, Measured) else _modelled(timing)
 
 
-def _measured(found: Measured) -> Iterator[doc.Block]:
-    timings = [found.kernel, *found.baselines, *([found.control] if found.control else [])]
+def _measured(timing: Measured) -> Iterator[doc.Block]:
+    timings = [timing.kernel, *timing.baselines, *([timing.control] if timing.control else [])]
     longest = max(one.median_us for one in timings)
     rows = []
     for one in timings:
         beside = ("", "")
-        if one is not found.kernel:
-            ratio = found.times_as_long(one)
-            beside = f"{one.median_us / found.time_us:.3f}x", f"{ratio.low:.3f} to {ratio.high:.3f}"
-        drawn = doc.Bar(one.median_us / longest, one is found.kernel)
+        if one is not timing.kernel:
+            ratio = timing.times_as_long(one)
+            beside = f"{one.median_us / timing.time_us:.3f}x", f"{ratio.low:.3f} to {ratio.high:.3f}"
+        drawn = doc.Bar(one.median_us / longest, one is timing.kernel)
         rows.append((one.name, microseconds(one.median_us), runs.scatter_words(one), drawn, *beside))
     heads = ("measured", "us", "95% interval", "", "over the kernel", "95% interval of it")
     yield doc.Table(heads, tuple(rows), ("us", "over the kernel"))
-    notes = [f"kernel and baselines {found.precision.words}"] if found.precision is not None else []
-    notes += [runs.conditions_words(found.conditions)] if found.conditions is not None else []
-    yield from doc.say_each((*notes, *found.notes), doc.Tone.FAINT)
+    notes = [f"kernel and baselines {timing.precision.words}"] if timing.precision is not None else []
+    notes += [runs.conditions_words(timing.conditions)] if timing.conditions is not None else []
+    yield from doc.say_each((*notes, *timing.notes), doc.Tone.FAINT)
 
 
-def _modelled(found: Modelled) -> Iterator[doc.Block]:
-    longest = max((term.time_us for term in found.terms), default=0.0) or 1.0
-    rows = [(one.name, microseconds(one.time_us), doc.Bar(one.time_us / longest), one.detail) for one in found.terms]
+def _modelled(timing: Modelled) -> Iterator[doc.Block]:
+    longest = max((term.time_us for term in timing.terms), default=0.0) or 1.0
+    rows = [(one.name, microseconds(one.time_us), doc.Bar(one.time_us / longest), one.detail) for one in timing.terms]
     yield doc.Table(("modelled", "us", "", "counted"), tuple(rows), ("us",))
-    sampled = f"{found.sampled_blocks} of {found.grid_blocks:,} blocks sampled"
-    rest = f"occupancy {found.occupancy:.0%}, {found.spill_bytes} bytes spilled"
-    told = f" (+- {found.uncertainty:.0%})" if found.uncertainty else ""
-    said = f"a modelled time{told} ranks candidates and is no measurement"
-    yield doc.say(f"{rest}, {sampled}; {said}", tone=doc.Tone.FAINT)
+    sampled = f"{timing.sampled_blocks} of {timing.grid_blocks:,} blocks sampled"
+    rest = f"occupancy {timing.occupancy:.0%}, {timing.spill_bytes} bytes spilled"
+    margin = f" (+- {timing.uncertainty:.0%})" if timing.uncertainty else ""
+    caution = f"a modelled time{margin} ranks candidates and is no measurement"
+    yield doc.say(f"{rest}, {sampled}; {caution}", tone=doc.Tone.FAINT)
 
 
 def diff_text(folder: RunFolder, attempt: Attempt) -> str:
@@ -341,7 +336,7 @@ class RunLine:
 def run_line(name: str, run: Run, worker: str | None) -> RunLine:
     best = run.best
     measurement = best.measurement if best else None
-    said = time_words(measurement) if best else "none passed" if run.attempts else ""
+    result = time_words(measurement) if best else "none passed" if run.attempts else ""
     return RunLine(
         name=name,
         created=run.created,
@@ -350,7 +345,7 @@ def run_line(name: str, run: Run, worker: str | None) -> RunLine:
         gpu=run.task.gpu,
         author=run.settings.author,
         attempts=len(run.attempts),
-        best=f"{said}, {PROVISIONAL}" if best and best.is_provisional else said,
+        best=f"{result}, {PROVISIONAL}" if best and best.is_provisional else result,
         best_us=measurement.time_us if measurement else None,
         fraction=measurement.fraction if measurement else None,
         cost=dollars_words(run.dollars),
@@ -386,9 +381,7 @@ def _runs_table(lines: Sequence[RunLine], width: int) -> doc.Table:
             break
         del columns[least]
     rows = tuple(zip(*columns.values(), strict=True))
-    return doc.Table(
-        tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns) - frozenset(_BREAKABLE)
-    )
+    return doc.Table(tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns.keys() - _BREAKABLE))
 
 
 def when(created: str) -> str:
@@ -470,8 +463,8 @@ def source_lines(text: str, authors: list[int], verdict: records.Verdict | None)
     """Every line of a kernel file with who wrote it and what the verdict says of it."""
     notes: dict[int, list[str]] = {}
     lines = text.splitlines()
-    for line, said in _said_of_lines(verdict, lines):
-        notes.setdefault(line, []).append(said)
+    for line, note in _line_notes(verdict, lines):
+        notes.setdefault(line, []).append(note)
     known = authors if len(authors) == len(lines) else [None] * len(lines)
     return tuple(
         SourceLine(number, line, author, tuple(dict.fromkeys(notes.get(number, ()))))
@@ -479,18 +472,18 @@ def source_lines(text: str, authors: list[int], verdict: records.Verdict | None)
     )
 
 
-def _said_of_lines(verdict: records.Verdict | None, lines: list[str]) -> list[tuple[int, str]]:
-    said = [(one.line, one.kind.value) for one in _findings(verdict) if one.line is not None]
-    said += [(one.other_line, f"other side of: {one.kind.value}") for one in _findings(verdict) if one.other_line]
+def _line_notes(verdict: records.Verdict | None, lines: list[str]) -> list[tuple[int, str]]:
+    notes = [(one.line, one.kind.value) for one in _findings(verdict) if one.line is not None]
+    notes += [(one.other_line, f"other side of: {one.kind.value}") for one in _findings(verdict) if one.other_line]
     if isinstance(verdict, records.Passed):
-        said += [(one.line, f"{one.why} in a judged case") for one in verdict.uncovered]
+        notes += [(one.line, f"{one.why} in a judged case") for one in verdict.uncovered]
     evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
     match evidence:
         case records.NotBuilt(diagnostics=diagnostics):
             here = dict(enumerate(map(str.strip, lines), start=1))  # a message may be about a header's line
-            said += [(one.line, one.message) for one in diagnostics if here.get(one.line) == one.source_line.strip()]
+            notes += [(one.line, one.message) for one in diagnostics if here.get(one.line) == one.source_line.strip()]
         case records.BadPlan(problems=problems):
-            said += [(one.line, one.message) for one in problems if one.line]
+            notes += [(one.line, one.message) for one in problems if one.line]
         case records.Crashed(line=int(line), message=message, findings=()):
-            said.append((line, message))
-    return said
+            notes.append((line, message))
+    return notes

@@ -38,21 +38,21 @@ class Row:
     @property
     def summary(self) -> str:
         """The author's line, after a few words on why it failed, or was not kept, where it did."""
-        said, why = " ".join(self.attempt.summary.split()), self.less or why_words(self.attempt.verdict)
-        return f"{why} ({said})" if why else said
+        own, why = " ".join(self.attempt.summary.split()), self.less or why_words(self.attempt.verdict)
+        return f"{why} ({own})" if why else own
 
 
 def rows(run: records.Run) -> tuple[Row, ...]:
     """Every attempt of a run, in order."""
     made: list[Row] = []
     before: records.Attempt | None = None
-    said: set[str] = set()
+    seen: set[str] = set()
     best = run.best
     for attempt in run.attempts:
         kept = run.takes(attempt, before)
         row = _row(attempt, before, kept=kept, best=attempt is best)
-        made.append(replace(row, notes=tuple(one for one in attempt.notes if one not in said)))
-        said.update(attempt.notes)
+        made.append(replace(row, notes=tuple(one for one in attempt.notes if one not in seen)))
+        seen.update(attempt.notes)
         before = attempt if kept else before
     return tuple(made)
 
@@ -68,8 +68,8 @@ def waiting_words(run: records.Run) -> str:
         return ""
     first = min(waiting, key=lambda one: one.time_us or 0.0)
     gain = best_us / (first.time_us or 1.0)
-    said = f"attempt {first.number} is modelled {gain:.1f}x as fast and waits for a GPU to judge it"
-    return f"{said}: make it where there is one, or with --spool DIR (see it: tilewright show {run.id} {first.number})"
+    state = f"attempt {first.number} is modelled {gain:.1f}x as fast and waits for a GPU to judge it"
+    return f"{state}: make it where there is one, or with --spool DIR (see it: tilewright show {run.id} {first.number})"
 
 
 def _row(attempt: records.Attempt, before: records.Attempt | None, kept: bool, best: bool) -> Row:
@@ -111,24 +111,24 @@ def verdict_words(verdict: records.Verdict) -> str:
 
 def why_words(verdict: records.Verdict) -> str:
     """Why a candidate failed, in a few words; empty where its reason or the author's own line says it."""
-    said = ""
+    words = ""
     evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
     match evidence:
         case records.BadPlan(problems=(first, *_)):
-            said = (f"line {first.line}: " if first.line else "") + first.message
+            words = (f"line {first.line}: " if first.line else "") + first.message
         case records.NotBuilt(diagnostics=diagnostics, reason=reason):
             errors = [one for one in diagnostics if one.severity is records.Severity.ERROR]
             place = f"line {errors[0].line}: " if errors and errors[0].line else ""
-            said = f"{place}{errors[0].message}" if errors else reason.value
+            words = f"{place}{errors[0].message}" if errors else reason.value
         case records.Declined(message=message) | records.Crashed(message=message):
-            said = message
+            words = message
         case records.WrongValues(outputs=(first, *_)):
-            said = f"{first.output}: {first.description}"
+            words = f"{first.output}: {first.description}"
         case records.NotFaster(time_us=time_us, best_us=best_us):
-            said = f"{microseconds(time_us)} us, the best takes {microseconds(best_us)} us"
+            words = f"{microseconds(time_us)} us, the best takes {microseconds(best_us)} us"
     if isinstance(verdict, records.Unsupported):
-        said = verdict.message
-    return textwrap.shorten(said, _WHY_CHARACTERS, placeholder=" ...")
+        words = verdict.message
+    return textwrap.shorten(words, _WHY_CHARACTERS, placeholder=" ...")
 
 
 def time_words(measurement: records.Measurement | None) -> str:
@@ -156,11 +156,11 @@ def scatter_words(timing: records.Timing) -> str:
     return f"{microseconds(timing.interval_us.low)} to {microseconds(timing.interval_us.high)}"
 
 
-def conditions_words(found: records.GpuConditions) -> str:
+def conditions_words(gpu: records.GpuConditions) -> str:
     """`SM clock 1980 MHz of 1980, memory 3201 MHz, 41 C`."""
-    clocks = sorted({found.least_sm_mhz, found.most_sm_mhz})
+    clocks = sorted({gpu.least_sm_mhz, gpu.most_sm_mhz})
     clock = " to ".join(map(str, clocks))
-    return f"SM clock {clock} MHz of {found.possible_sm_mhz}, memory {found.memory_mhz} MHz, {found.celsius} C"
+    return f"SM clock {clock} MHz of {gpu.possible_sm_mhz}, memory {gpu.memory_mhz} MHz, {gpu.celsius} C"
 
 
 def microseconds(time_us: float) -> str:
@@ -196,11 +196,10 @@ def seconds_words(seconds: float) -> str:
 
 def spend_words(run: records.Run) -> str:
     """What a run has cost so far, of what it may."""
-    budget, tokens = run.settings.budget, run.usage.all_input_tokens + run.usage.output_tokens
+    budget, tokens = run.settings.budget, run.usage.tokens
     parts = [f"{len(run.attempts)} of {budget.attempts} attempts"]
     if tokens:
-        cut = run.cut.all_input_tokens + run.cut.output_tokens
-        lost = f" (about {cut:,} in replies that were cut off)" if cut else ""
+        lost = f" (about {run.cut.tokens:,} in replies that were cut off)" if run.cut.tokens else ""
         parts += [f"{tokens:,} tokens{lost}", f"{dollars_words(run.dollars)} of {dollars_words(budget.dollars)}"]
     return ", ".join([*parts, seconds_words(run.seconds)])
 
@@ -334,7 +333,8 @@ def fixed_words(task: records.Task) -> str:
 
 
 def bound_words(task: records.Task) -> list[str]:
-    return [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]
+    bounded = ((one.name, one.bounds) for one in task.numbers if one.bounds is not None)
+    return [condition for name, bounds in bounded for condition in bounds.conditions(name)]
 
 
 def _room(formula: records.SizeFormula) -> str:

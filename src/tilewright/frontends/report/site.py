@@ -436,9 +436,8 @@ class Site:
         except ValueError as error:
             problem = str(error)
         title = f"{left.title if left else 'nothing'} beside {right.title}" if right else "Compare"
-        return self._render(
-            template, title, None, left=left, right=right, stretches=stretches, problem=problem, **values
-        )
+        values |= {"left": left, "right": right, "stretches": stretches, "problem": problem}
+        return self._render(template, title, None, **values)
 
     def _render(self, template: str, title: str, poll_ms: int | None = None, **values: object) -> str:
         return render(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -16,19 +15,11 @@ from rich.live import Live
 from rich.text import Text
 
 from tilewright.frontends.api.judges import GpuUse, gpu_use
-from tilewright.frontends.cli.terminal import finite
+from tilewright.frontends.cli.terminal import json_text
 from tilewright.frontends.report import document as doc
-from tilewright.frontends.report import pictures
+from tilewright.frontends.report import pictures, runs
 from tilewright.frontends.report.rendering import markdown
-from tilewright.frontends.report.runs import (
-    dollars_words,
-    kind_words,
-    microseconds,
-    seconds_words,
-    speedup_words,
-    time_words,
-)
-from tilewright.records import Measured, Precision, to_json
+from tilewright.records import Measured, Precision
 from tilewright.store import write_text
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, Summary, TaskRecord, summarise
 from tilewright.suites.figures import (
@@ -58,9 +49,9 @@ def speedup_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
     for one in records:
         ratios = {name: ratio for name in (EAGER, COMPILED) if (ratio := speedup(one, name))}
         rows += [(one, ratios)] if ratios else []
-    found = [_bounded(ratio) for _, ratios in rows for ratio in ratios.values()]
-    low = 2.0 ** math.floor(math.log2(min([*found, 0.5])))
-    high = 2.0 ** math.ceil(math.log2(max([*found, 2.0])))
+    bounded = [_bounded(ratio) for _, ratios in rows for ratio in ratios.values()]
+    low = 2.0 ** math.floor(math.log2(min([*bounded, 0.5])))
+    high = 2.0 ** math.ceil(math.log2(max([*bounded, 2.0])))
     count = max(len(rows), 1)
     chart = pictures.Chart((860, 112 + _ROW * count), (300, 40, 72, 40), (low, high), (count, 0.0), logs="x")
     for power in range(round(math.log2(low)), round(math.log2(high)) + 1):
@@ -70,9 +61,9 @@ def speedup_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
         y, farthest = chart.y(number + 0.5), max(ratios.values(), key=lambda one: abs(math.log(one)))
         marks = [pictures.line(chart.x(1.0), y, chart.x(_bounded(farthest)), y, pictures.FAINT)]
         marks += [pictures.dot(chart.x(_bounded(ratio)), y, _COLOURS[name]) for name, ratio in ratios.items()]
-        said = ", ".join(f"{speedup_words(ratio)} {name}" for name, ratio in ratios.items())
+        speeds = ", ".join(f"{runs.speedup_words(ratio)} {name}" for name, ratio in ratios.items())
         label = pictures.text(chart.left - 12, y + 4, record.name[:44], anchor="end", size=11)
-        chart.body += [label, pictures.titled(f"{record.name}: {said}", *marks)]
+        chart.body += [label, pictures.titled(f"{record.name}: {speeds}", *marks)]
     title = f"{suite.title} on {suite.gpu}: speedup of each kernel"
     return chart.page(title, f"author {suite.settings.author}; further right is faster")
 
@@ -122,20 +113,16 @@ def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
     """Write the whole report into the suite's folder; returns it, and its files."""
     report = report_of(folder)
     suite, records = report.suite, report.tasks
-    files = {DATA: _json(to_json(report)), MARKDOWN: markdown(suite_report(report), "")}
+    files = {DATA: json_text(report), MARKDOWN: markdown(suite_report(report), "")}
     if report.summary.against:
         files |= {SPEEDUPS: speedup_picture(suite, records), CURVES: fast_picture(suite, records)}
     if suite.level is not None:
-        files[EVALUATION] = _json(evaluation(suite, records))
+        files[EVALUATION] = json_text(evaluation(suite, records))
         for name, file in BASELINE_FILES.items() if report.summary.against else ():
-            files[file] = _json(baseline_times(suite, records, name))
+            files[file] = json_text(baseline_times(suite, records, name))
     for file, text in files.items():
-        write_text(folder.path / file, text)
+        write_text(folder.path / file, f"{text.rstrip()}\n")
     return report, tuple(folder.path / file for file in files)
-
-
-def _json(value: object) -> str:
-    return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
 
 
 def suite_report(report: SuiteReport) -> doc.Document:
@@ -156,24 +143,25 @@ def suite_report(report: SuiteReport) -> doc.Document:
 def _heading(report: SuiteReport) -> Iterator[str]:
     suite, summary, gpu = report.suite, report.summary, report.gpu
     times = "modelled, not measured" if suite.emulated else "measured"
-    found = sum(one.from_library for one in report.tasks)
+    reused = sum(one.from_library for one in report.tasks)
     yield (
         f"{len(suite.tasks)} tasks by {suite.settings.author} on {suite.device}; times are {times}. "
         f"tilewright {suite.tilewright}, {suite.created[:16].replace('T', ' ')} UTC."
     )
-    said = [f"{counts_words(summary)}. All tasks together took {seconds_words(summary.seconds)} of work."]
-    said += [f"{found} kernels were in the library already."] if found else []
+    sentences = [f"{counts_words(summary)}. All tasks together took {runs.seconds_words(summary.seconds)} of work."]
+    sentences += [f"{reused} kernels were in the library already."] if reused else []
     if gpu.turns:
-        said.append(f"The GPU was in use for {seconds_words(gpu.busy_s)} and idle for {seconds_words(gpu.idle_s)}.")
-    yield " ".join(said)
+        busy, idle = map(runs.seconds_words, (gpu.busy_s, gpu.idle_s))
+        sentences.append(f"The GPU was in use for {busy} and idle for {idle}.")
+    yield " ".join(sentences)
 
 
 def counts_words(summary: Summary) -> str:
     """`61 of 64 have a kernel, 61 of them verified; 2 unsupported, 1 refused`."""
     made = summary.counts[Status.MADE.value]
     others = [f"{count} {name}" for name, count in summary.counts.items() if count and name != Status.MADE.value]
-    said = f"{made} of {summary.tasks} have a kernel, {summary.verified} of them verified at the task's own size"
-    return "; ".join([said, ", ".join(others)]) if others else said
+    kernels = f"{made} of {summary.tasks} have a kernel, {summary.verified} of them verified at the task's own size"
+    return "; ".join([kernels, ", ".join(others)]) if others else kernels
 
 
 def _figures(summary: Summary) -> Iterator[doc.Block]:
@@ -182,8 +170,8 @@ def _figures(summary: Summary) -> Iterator[doc.Block]:
             (
                 f"over {one.name}",
                 *(f"{fraction:.1%}" for _, fraction in one.fast),
-                speedup_words(one.geometric_mean),
-                speedup_words(one.arithmetic_mean),
+                runs.speedup_words(one.geometric_mean),
+                runs.speedup_words(one.arithmetic_mean),
                 str(one.compared),
                 str(len(one.slower)),
             )
@@ -205,10 +193,10 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     rows = []
     for one in report.tasks:
         times = (baseline_us(one, name) for name in (EAGER, COMPILED))
-        beside = ["" if time_us is None else f"{microseconds(time_us)} us" for time_us in times]
-        beside += [speedup_words(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
+        beside = ["" if time_us is None else f"{runs.microseconds(time_us)} us" for time_us in times]
+        beside += [runs.speedup_words(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
         fraction = f"{one.measurement.fraction:.0%}" if one.measurement else ""
-        time_text = time_words(one.measurement) if one.status is Status.MADE else ""
+        time_text = runs.time_words(one.measurement) if one.status is Status.MADE else ""
         rows.append(
             [one.name, verdict(one), time_text]
             + (beside if measured else [])
@@ -229,8 +217,8 @@ def verdict(record: TaskRecord) -> str:
     """A word or two for a table."""
     if record.status is not Status.MADE:
         return str(record.status.value)
-    said = "provisional" if record.provisional else "verified"
-    return f"{said}, degenerate task" if record.degenerate else said
+    words = "provisional" if record.provisional else "verified"
+    return f"{words}, degenerate task" if record.degenerate else words
 
 
 def _legend(report: SuiteReport) -> Iterator[str]:
@@ -254,7 +242,8 @@ def closing_words(report: SuiteReport) -> list[str]:
     lines = [counts_words(summary)]
     for one in summary.against:
         fast = ", ".join(f"fast_{p:g} {fraction:.1%}" for p, fraction in one.fast)
-        mean = f"geometric mean {speedup_words(one.geometric_mean)}, arithmetic {speedup_words(one.arithmetic_mean)}"
+        means = runs.speedup_words(one.geometric_mean), runs.speedup_words(one.arithmetic_mean)
+        mean = "geometric mean {}, arithmetic {}".format(*means)
         lines.append(f"over {one.name}: {mean}; {fast}; {len(one.slower)} below 0.98x")
     if summary.roofline_median is not None:
         lines.append(f"of the roofline: median {summary.roofline_median:.0%}")
@@ -300,21 +289,21 @@ class SuiteDisplay:
         line = Text(f"{self._done:>3}/{self._tasks}  {record.name:<44.44}  ")
         line.append(f"{verdict(record):<12}", style=_STYLES.get(record.status, "red"))
         if record.status is Status.MADE:
-            line.append(f"{time_words(record.measurement):>20}")
+            line.append(f"{runs.time_words(record.measurement):>20}")
             for name in (EAGER, COMPILED):
                 ratio = speedup(record, name)
-                line.append(f"  {speedup_words(ratio)} {name}" if ratio is not None else "")
-            line.append(f"  {seconds_words(record.seconds)}", style="dim")
+                line.append(f"  {runs.speedup_words(ratio)} {name}" if ratio is not None else "")
+            line.append(f"  {runs.seconds_words(record.seconds)}", style="dim")
         else:
             line.append(f"  {record.reason}")
         self._console.print(line, soft_wrap=True)
 
     def _status(self) -> Group:
         took = time.monotonic() - self._began
-        head = f"{self._done} of {self._tasks} tasks done, {len(self._running)} at work, {seconds_words(took)}"
+        head = f"{self._done} of {self._tasks} tasks done, {len(self._running)} at work, {runs.seconds_words(took)}"
         lines = [Text(head, style="bold")]
         for id, (task, began) in list(self._running.items()):
-            what = f"  {task.name:<40.40}  {seconds_words(time.monotonic() - began):>8}  {self._doing.get(id, '')}"
+            what = f"  {task.name:<40.40}  {runs.seconds_words(time.monotonic() - began):>8}  {self._doing.get(id, '')}"
             lines.append(Text(what, style="dim", overflow="ellipsis", no_wrap=True))
         return Group(*lines)
 
@@ -329,12 +318,12 @@ def exam_report(exam: Exam) -> doc.Document:
     if not exam.held_out:
         held = "Nobody knows whether they are held out: the skill has no record of its runs."
     budget = exam.budget
-    each = f"{budget.attempts} attempts, {budget.tokens:,} tokens, {dollars_words(budget.dollars)}"
+    each = f"{budget.attempts} attempts, {budget.tokens:,} tokens, {runs.dollars_words(budget.dollars)}"
     opening = (
         doc.say(
-            f"{len(exam.tasks)} task{'s' if len(exam.tasks) != 1 else ''} on {exam.device}, each sat with the skill "
-            f"and without, with the same budget: {each} and {seconds_words(budget.seconds)} a task. {held} {times} "
-            f"{exam.created}, tilewright {exam.tilewright}."
+            f"{runs.number_of(len(exam.tasks), 'task')} on {exam.device}, each sat with the skill and without, with "
+            f"the same budget: {each} and {runs.seconds_words(budget.seconds)} a task. {held} {times} {exam.created}, "
+            f"tilewright {exam.tilewright}."
         ),
         doc.say(
             f"A change is by task, with a {exam.confidence:.0%} interval by bootstrap over tasks. From {FEWEST_PAIRS} "
@@ -397,8 +386,8 @@ def _sitting_cells(one: Sitting) -> tuple[str, ...]:
         str(one.right_after or "never"),
         str(one.attempts),
         f"{one.tokens:,}",
-        "" if one.dollars is None else dollars_words(one.dollars),
-        time_words(one.measurement) if one.measurement else "",
+        "" if one.dollars is None else runs.dollars_words(one.dollars),
+        runs.time_words(one.measurement) if one.measurement else "",
         one.run,
     )
 
@@ -417,17 +406,17 @@ def exam_picture(exam: Exam) -> str:
             chart.body += _figure_marks(chart, figure, y + row / 2)
             y += row
     title = f"Exam of the skill {exam.skill}: {len(exam.tasks)} tasks on {exam.device}"
-    under = f"change by task, with {exam.confidence:.0%} intervals; {kind_words(not exam.emulated)} times"
+    under = f"change by task, with {exam.confidence:.0%} intervals; {runs.kind_words(not exam.emulated)} times"
     return chart.page(title, under)
 
 
 def _figure_marks(chart: pictures.Chart, figure: Figure, y: float) -> Iterator[str]:
     most = 1.0 if figure.name == PASS_RATE else max(figure.without, figure.with_skill) or 1.0
     before, after = chart.x(figure.without / most), chart.x(figure.with_skill / most)
-    said = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
+    caption = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
     ends = pictures.dot(before, y, pictures.GREY), pictures.dot(after, y, pictures.GOOD)
     change = f"{_change(figure, figure.change)} ({_interval_words(figure)})"
     yield pictures.text(chart.left - 12, y + 4, figure.name, anchor="end")
     yield pictures.line(chart.left, y, chart.right, y, pictures.FAINT)
-    yield pictures.titled(said, pictures.line(before, y, after, y, pictures.INK), *ends)
+    yield pictures.titled(caption, pictures.line(before, y, after, y, pictures.INK), *ends)
     yield pictures.text(chart.right + 14, y + 4, change, anchor="start", size=11)
