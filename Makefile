@@ -1,4 +1,4 @@
-# make demo   set everything up, turn a sentence into a verified kernel with the built-in author, and show it
+# make demo   set everything up, turn a sentence into a verified kernel with the built-in author
 # make test   set everything up, lint, type-check, run the tests
 # Nothing here needs a GPU, a CUDA installation or a key.
 
@@ -21,8 +21,6 @@ demo: $(READY)
 	@mkdir -p build/demo
 	$(BIN)/tilewright make "LayerNorm over the last dimension, then exact GELU" --shape x=4096x1024:bf16 \
 		--author playbook --yes --fresh -o build/demo/layernorm_gelu.cu
-	@printf '\n-- build/demo/layernorm_gelu.cu --\n\n'
-	@cat build/demo/layernorm_gelu.cu
 
 # Types and tests side by side: tests spend much of their time waiting for children.
 test: lint

@@ -108,7 +108,7 @@ def _spent(run: Run) -> Ending | None:
     budget, usage, dollars = run.settings.budget, run.usage, run.dollars or 0.0
     if len(run.attempts) >= budget.attempts:
         return Ending.ATTEMPTS
-    if usage.all_input_tokens + usage.output_tokens >= budget.tokens:
+    if usage.tokens >= budget.tokens:
         return Ending.TOKENS
     if dollars > 0 and dollars >= budget.dollars:
         return Ending.DOLLARS

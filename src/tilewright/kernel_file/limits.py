@@ -163,7 +163,7 @@ def layout_problem(parameter: Parameter, spec: TensorSpec, accepts: Mapping[str,
 
     if not strided and not spec.is_contiguous:
         found = f"{name}: {spec} has strides {show_value(spec.stride)}, which is not contiguous"
-        return refused(found, f"pass {name}.contiguous(), or a file that says `accept {name}: strided`")
+        return refused(found, f"pass {name}.contiguous()")
     if strided and parameter.in_place and overlaps_itself(spec):
         found = f"{name}: {spec} has strides {show_value(spec.stride)}, so that elements share memory"
         return refused(found, f"{name} is changed in place; pass a tensor of its own memory")
@@ -172,8 +172,7 @@ def layout_problem(parameter: Parameter, spec: TensorSpec, accepts: Mapping[str,
     wanted = spec.dtype.itemsize if unaligned else max(TENSOR_ALIGNMENT, spec.dtype.itemsize)
     if spec.alignment % wanted:
         found = f"{name} starts at an address aligned to {spec.alignment} bytes, not to {wanted}"
-        remedy = f"pass {name}.clone(), or a file that says `accept {name}: unaligned`"
-        return refused(found, remedy)
+        return refused(found, f"pass {name}.clone()")
     return None
 
 

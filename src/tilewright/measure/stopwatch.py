@@ -36,7 +36,7 @@ from tilewright.records import (
     Measurement,
     Task,
 )
-from tilewright.reference import AnyReference, Reference, ReferenceLimits
+from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
 
 _KEPT_MODELS = 32
 
@@ -50,6 +50,7 @@ class Stopwatch:
     Without a reference the roofline floor counts bytes alone, and there are no baselines. `baselines` are names of
     `measure.baselines.BASELINES`; `against` is "module:function", a further baseline. `gpu_reference` is the reference
     on the GPU's machine; without one it is started here. `turn` is entered while timing, where the GPU is shared.
+    `model_eager` gives the modelled time of the reference in eager PyTorch, and how many kernels that launches.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Stopwatch:
         against: str = "",
         say: Say = lambda _: None,
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+        model_eager: Callable[[Task, AnyReference], tuple[float, int]] | None = None,
     ) -> None:
         self.task = task
         self._reference = reference
@@ -73,6 +75,7 @@ class Stopwatch:
         self._options = TimingOptions(baselines, against)
         self._say = say
         self.turn = turn
+        self._model_eager = model_eager
         self._baselines: Reference | None = None
         self._compiling: threading.Thread | None = None
         self._closing = threading.Event()
@@ -113,6 +116,14 @@ class Stopwatch:
     @cached_property
     def floor_us(self) -> float:
         return floor_us(self.task, self._reference)
+
+    @cached_property
+    def _eager(self) -> tuple[float, int]:
+        """The modelled time of eager PyTorch, and its kernels; zeros where it is measured or not known."""
+        if self._model_eager is not None and self._reference is not None and self._gpu is None:
+            with contextlib.suppress(ReferenceProblem, RuntimeError):
+                return self._model_eager(self.task, self._reference)
+        return 0.0, 0
 
     def measure(
         self,
@@ -209,7 +220,9 @@ class Stopwatch:
             counted = count_plan(file, self.task, choice, self._emulator)
             while len(self._models) >= _KEPT_MODELS:
                 del self._models[next(iter(self._models))]
-            self._models[key] = model_plan(counted, self.task, self.floor_us)
+            made, (eager_us, kernels) = model_plan(counted, self.task, self.floor_us), self._eager
+            modelled = replace(made.modelled, eager_us=eager_us, eager_kernels=kernels)
+            self._models[key] = replace(made, modelled=modelled)
         return self._models[key]
 
     def _compiled_baselines(self) -> AnyReference:

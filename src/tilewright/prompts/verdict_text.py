@@ -112,6 +112,8 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
             text = _not_built(evidence, lines)
         case records.Declined(case=case, message=message):
             text = f"The file declines a call that it must take, {case}: {message}"
+            if message.endswith(("contiguous()", "clone()")):  # which a caller may do, and the file must not want
+                text += ", or better let the file take it: `accept NAME: strided, unaligned`"
         case records.Crashed():
             text = _crashed(evidence, lines)
         case records.WrongValues():

@@ -186,6 +186,8 @@ class Modelled(Displayed):
     reachable_us: float = 0.0  # the model's time for a kernel that moves the fewest bytes in one launch
     uncertainty: float = 0.0  # relative error that holds for two thirds of kernels with this bound
     registers: int = 0  # per thread of the dominant launch; 0: not recorded
+    eager_us: float = 0.0  # the reference in eager PyTorch, modelled from the sizes of its tensors; 0: not known
+    eager_kernels: int = 0  # that eager PyTorch launches
 
     @property
     def bounds(self) -> tuple[ModelTerm, ...]:

@@ -136,7 +136,7 @@ def sitting_of(student: str, arm: Arm, task: str, run: Run, verdict: str) -> Sit
         passed=best is not None and not best.is_provisional,
         right_after=next((one.number for one in run.attempts if one.passed and not one.is_provisional), None),
         attempts=len(run.attempts),
-        tokens=usage.all_input_tokens + usage.output_tokens,
+        tokens=usage.tokens,
         dollars=run.dollars,
         measurement=best.measurement if best else None,
         run=run.id,

@@ -187,6 +187,10 @@ def test_an_author_who_was_not_asked_is_named(made: Made, capsys: pytest.Capture
     assert "so playbook was not asked for one; fresh=True has it made anew by playbook" in said
     assert "license='MIT'" in said
     tw.make(scaled_silu, x="2048:f32", gpu="H200")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("library already made by run ")
+    assert line.endswith("; fresh=True makes it anew")
+    tw.make(scaled_silu, x="2048:f32", gpu="H200", quiet=True)
     assert capsys.readouterr().err == ""
 
 

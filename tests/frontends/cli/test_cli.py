@@ -11,7 +11,7 @@ import pytest
 from tests.frontends import in_process
 
 from tilewright.frontends.cli import doctor
-from tilewright.frontends.cli.terminal import stdout_console
+from tilewright.frontends.cli.terminal import display
 from tilewright.models import key_variables, providers
 from tilewright.models.protocol import Provider
 
@@ -149,7 +149,7 @@ def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         "other": Provider("other", opened, package="absent_client", install="y"),
     }
     monkeypatch.setattr(doctor, "providers", lambda: table)
-    doctor.show_facts(stdout_console(), doctor.diagnose())
+    display([doctor.facts_table(doctor.diagnose())])
     shown = capsys.readouterr().out
     for text in ("NVRTC", "the built-in playbook", "ImportError: of another version", "pip install y", "0 runs"):
         assert text in shown, text

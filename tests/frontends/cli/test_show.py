@@ -28,11 +28,11 @@ from tests.store.records_for_store import (
     reply,
 )
 
-from tilewright.frontends.cli.make import show_specification
+from tilewright.frontends.api.reporter import specification_blocks
 from tilewright.frontends.report.document import Source
 from tilewright.frontends.report.finished import end_of_run, finished, made_by_run
+from tilewright.frontends.report.rendering import show
 from tilewright.frontends.report.run_report import runs_report
-from tilewright.frontends.report.terminal import show
 from tilewright.records import (
     Attempt,
     Case,
@@ -250,7 +250,7 @@ def test_a_fault_of_the_program_is_no_verdict(home: Path, monkeypatch: pytest.Mo
     def broken(record: object, as_json: bool, show: object) -> None:
         raise KeyError("what")
 
-    monkeypatch.setattr("tilewright.frontends.cli.view.deliver", broken)
+    monkeypatch.setattr("tilewright.frontends.cli.terminal.deliver", broken)
     done = tilewright(home, "runs")
     assert done.returncode == 3
     assert "KeyError: 'what'" in done.stderr
@@ -372,7 +372,7 @@ def test_long_lines_are_not_cut_on_a_terminal() -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True)
     show(console, [Source(f"{line}\n", "diff")])
-    show_specification(console, Specification(f"# {line}", f"note = '{line}'"))
+    show(console, specification_blocks(Specification(f"# {line}", f"note = '{line}'")))
     assert shown.getvalue().replace("\n", "").count(line) == 3
     assert "97" not in shown.getvalue()  # bright white cannot be read on a light terminal
 

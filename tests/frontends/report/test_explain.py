@@ -29,8 +29,7 @@ from tilewright.frontends.report.document import (
     Source,
     Table,
 )
-from tilewright.frontends.report.exercises import tuned_first
-from tilewright.frontends.report.facts import count_lines
+from tilewright.frontends.report.emulated import count_lines, tuned_first
 from tilewright.frontends.report.lesson import roofline_words, same_longest, step_sections
 from tilewright.frontends.report.pictures import (
     Access,

@@ -13,9 +13,8 @@ from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt, 
 
 import tilewright
 from tilewright.frontends.report.document import Section
-from tilewright.frontends.report.finished import Made, answer_blocks, end_of_run, finished, note_words
-from tilewright.frontends.report.rendering import markdown, notebook, plain_text
-from tilewright.frontends.report.terminal import show
+from tilewright.frontends.report.finished import Made, answer_blocks, end_of_run, finished, is_catalogued, note_words
+from tilewright.frontends.report.rendering import markdown, notebook, plain_text, show
 from tilewright.records import (
     Dimension,
     DType,
@@ -29,6 +28,7 @@ from tilewright.records import (
 )
 from tilewright.runtime.errors import GradientNotSupported
 from tilewright.store import Request
+from tilewright.words import read
 
 GENERAL = """\
 //! op      double_it(x) -> y
@@ -87,11 +87,25 @@ def test_without_a_gpu_it_says_how_to_time_it(tmp_path: Path, monkeypatch: pytes
     assert finished(made()).speed.startswith(
         "not timed against PyTorch: no GPU here. Modelled for H200: 9.00 us, 11% of"
     )
+    beside = replace(modelled(9.0), eager_us=18.0, eager_kernels=2)
+    assert finished(made(measurement=beside)).speed.startswith(
+        "not timed against PyTorch: no GPU here. Modelled for H200: 9.00 us, eager 18.0 us (2.00x; its 2 kernels at "
+        "the speed of a copy), 11% of the roofline"
+    )
     assert "time it on a GPU with: tilewright bench k.cu --reference run-1 --shape x=1000:f32\n" in said(made())
     own = made(task=replace(TASK, origin=Origin.FUNCTION), request=Request("mine.py:double_it"))
     assert finished(own).time_with == "tilewright bench k.cu --reference mine.py:double_it --shape x=1000:f32"
     assert finished(made(measurement=measured(eager=22.0))).time_with == ""
     assert finished(made(measurement=None, why_untimed="it has no time: too long")).speed == "it has no time: too long"
+
+
+def test_words_of_the_catalogue_have_a_reference_to_fall_back_to() -> None:
+    request = Request("relu", {"x": "1000:f32"})
+    task = replace(WORDS, words="relu", reference=read(request.text, request.shapes).reference)
+    assert is_catalogued(task, request)
+    assert "and tilewright.make with the same words its own." in finished(made(task=task, request=request)).otherwise
+    assert not is_catalogued(replace(task, reference="def relu(x): ..."), request)  # as a model would write it
+    assert "tilewright.make" not in finished(made(request=Request("double it"))).otherwise
 
 
 def pinned() -> Made:

@@ -117,7 +117,7 @@ def test_two_kernels_side_by_side(home: Path, folder: RunFolder) -> None:
     assert "attempt 1 beside" in both.page.text
     assert "12.5 us modelled" in both.page.text
     assert none.status == 404
-    assert "no such finished attempt" in none.page.text
+    assert "has no attempt" in none.page.text
 
 
 @pytest.mark.parametrize(

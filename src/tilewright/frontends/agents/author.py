@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from tilewright import records
 from tilewright.authors import Ask
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.authors.playbook_author import PlaybookAuthor
@@ -20,75 +21,53 @@ from tilewright.frontends.api.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.api.judges import Judges, Say, judges
 from tilewright.frontends.api.reporter import Reporter
 from tilewright.models.prices import NOTHING
-from tilewright.records import (
-    Attempt,
-    NoReply,
-    Proposal,
-    Question,
-    Reply,
-    Run,
-    Settings,
-    Situation,
-    Specification,
-    StopReason,
-    Task,
-)
 from tilewright.store import RunFolder
 
 MOST_KEPT = 2  # judges; each has torch in memory
 KEPT_SECONDS = 600.0
 
 
-class Pending(NoReply):
+class Pending(records.NoReply):
     """The loop waits for the agent's answer to this question."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: records.Question) -> None:
         self.question = question
         super().__init__(f"the agent has not answered question {question.id} yet")
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What an agent sends for an attempt, as the text that a model would reply."""
-
-    attempt: int
-    text: str
-
-
 class AgentAuthor(ModelAuthor):
-    """Replies with the submission of one tool call, if there is one. `done`: the agent ends the run.
+    """Replies with the text of one tool call for one attempt, if there is one. `done`: the agent ends the run.
 
     The agent is asked what a model would be asked. Its own tokens cost the run nothing. Words are specified by the
     built-in grammar; an agent that means something else gives the reference itself.
     """
 
-    def __init__(self, name: str, submission: Submission | None = None, *, done: bool = False) -> None:
+    def __init__(self, name: str, attempt: int = 0, text: str = "", *, done: bool = False) -> None:
         super().__init__(name)
-        self._submission = submission
-        self._done = done
+        self._attempt, self._text, self._done = attempt, text, done
 
     @property
     def is_empty(self) -> bool:
-        """Whether the submission has been used."""
-        return self._submission is None
+        """Whether the reply has been used."""
+        return not self._text
 
     @contextmanager
     def opened(self, name: str, base_url: str, say: Say, seconds: float) -> Iterator[ChosenAuthor]:
         """This author for the loop; the arguments are for models, which are called."""
         yield ChosenAuthor(self.name, self, self.complete, NOTHING)
 
-    def complete(self, question: Question, on_text: Callable[[str], None]) -> Reply:
-        given = self._submission
-        if given is None or int(question.id.partition("-")[0]) != given.attempt:
+    def complete(self, question: records.Question, on_text: Callable[[str], None]) -> records.Reply:
+        text = self._text
+        if not text or int(question.id.partition("-")[0]) != self._attempt:
             raise Pending(question)
-        self._submission = None
-        on_text(given.text)
-        return Reply(model=self.name, text=given.text, stop=StopReason.END, dollars=0.0)
+        self._text = ""
+        on_text(text)
+        return records.Reply(model=self.name, text=text, stop=records.StopReason.END, dollars=0.0)
 
-    def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
+    def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> records.Specification:
         return PlaybookAuthor().specify(words, shapes, gpu, ask)
 
-    def propose(self, situation: Situation, ask: Ask) -> Proposal | None:  # type: ignore[override]
+    def propose(self, situation: records.Situation, ask: Ask) -> records.Proposal | None:  # type: ignore[override]
         return None if self._done else super().propose(situation, ask)
 
 
@@ -105,7 +84,7 @@ class AgentReporter(Reporter):
     def __init__(self, progress: Say = lambda _: None, cancelled: threading.Event | None = None) -> None:
         self._progress = progress
         self._cancelled = cancelled or threading.Event()
-        self.run: Run | None = None  # at the start of the work
+        self.run: records.Run | None = None  # at the start of the work
 
     def is_cancelled(self) -> bool:
         return self._cancelled.is_set()
@@ -117,7 +96,7 @@ class AgentReporter(Reporter):
     def say(self, text: str, title: str = "") -> None:
         self.working(f"{title}: {text}" if title else text)
 
-    def accept(self, folder: RunFolder, specification: Specification) -> None:
+    def accept(self, folder: RunFolder, specification: records.Specification) -> None:
         """The tool was called with accept=true."""
 
     @contextmanager
@@ -126,17 +105,17 @@ class AgentReporter(Reporter):
             self.working(what)
         yield
 
-    def started(self, run: Run) -> None:
+    def started(self, run: records.Run) -> None:
         self.run = run
 
-    def asking(self, situation: Situation) -> None:
+    def asking(self, situation: records.Situation) -> None:
         self.check()
 
     def working(self, what: str) -> None:
         self.check()
         self._progress(what)
 
-    def attempted(self, run: Run, attempt: Attempt) -> None:
+    def attempted(self, run: records.Run, attempt: records.Attempt) -> None:
         self._progress(f"attempt {attempt.number} is on record")
 
 
@@ -152,7 +131,7 @@ class _Kept:
     processes: ExitStack = field(default_factory=ExitStack)
     judges: Judges | None = None
 
-    def open(self, task: Task, settings: Settings, device: ChosenDevice) -> None:
+    def open(self, task: records.Task, settings: records.Settings, device: ChosenDevice) -> None:
         opened = judges(task, settings, device, lambda text: self.say(text), lambda: self.stopped())
         self.judges = self.processes.enter_context(opened)
 
@@ -172,7 +151,12 @@ class KeptJudges:
 
     @contextmanager
     def judged(
-        self, task: Task, settings: Settings, device: ChosenDevice, say: Say, stopped: Callable[[], bool]
+        self,
+        task: records.Task,
+        settings: records.Settings,
+        device: ChosenDevice,
+        say: Say,
+        stopped: Callable[[], bool],
     ) -> Iterator[Judges]:
         """Judges for one call. They are kept if it ends without an error, or with `Pending`."""
         key = (task.hash, device, settings.baselines, settings.against)

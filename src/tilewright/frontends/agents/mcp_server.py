@@ -7,7 +7,6 @@ to stop. A refusal is an error of the tool with one sentence, never an error of 
 from __future__ import annotations
 
 import functools
-import json
 import re
 import threading
 import time
@@ -27,10 +26,10 @@ from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.session import Answer
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
-from tilewright.frontends.cli.terminal import finite
+from tilewright.frontends.cli.terminal import json_text
 from tilewright.kernel_file import contract
 from tilewright.prompts.advice import GPU_FAMILIES, card, family_card
-from tilewright.records import Kind, to_json
+from tilewright.records import Kind
 from tilewright.store import StoreError
 from tilewright.store.attempt_folder import KERNEL
 
@@ -183,7 +182,7 @@ class McpServer:
             if run.best is None:
                 raise Refused(f"no attempt of run {name} has passed, so it has no kernel")
             return folder.attempt(run.best.number).text(KERNEL), _CUDA
-        return self._toolbox.redact(json.dumps(finite(to_json(run)), indent=1, allow_nan=False)), _JSON
+        return self._toolbox.redact(json_text(run)), _JSON
 
 
 class _Progress:

@@ -7,53 +7,35 @@ An answer is a text for the agent to read, and the same facts as JSON values.
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from tilewright import records
 from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.exports import cuda_project as exports
 from tilewright.exports.cuda_project import Target
 from tilewright.exports.source import from_run
 from tilewright.frontends.agents import guard
-from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending, Submission
+from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.api import choices, running
 from tilewright.frontends.api.judges import OpenJudges
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profiles, complete_arguments, parse_arguments
-from tilewright.frontends.api.reporter import in_arguments, specification_text
+from tilewright.frontends.api.reporter import in_arguments, specification_blocks
 from tilewright.frontends.api.running import Addition, EndsAtOnce, KernelFound
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.checks import check_report
-from tilewright.frontends.report.document import Block, Document
-from tilewright.frontends.report.terminal import show
+from tilewright.frontends.report.rendering import plain_text
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import (
-    Attempt,
-    Budget,
-    Emulation,
-    Ending,
-    Measured,
-    Measurement,
-    Question,
-    Reply,
-    Run,
-    Settings,
-    Specification,
-    Stage,
-)
 from tilewright.store import Request, RunBusy, RunFolder, Store
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks import TaskError, fit_specification
@@ -61,7 +43,6 @@ from tilewright.verify import read_kernel
 
 # -- answers --
 
-_WIDTH = 160
 ACCEPT = (
     "Nothing has been run. This reference decides what is right: show it to the person who asked, and if it is what is "
     "meant, call specify again with the same arguments and accept=true."
@@ -74,25 +55,18 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def printed(shown: Document | Iterable[Block]) -> str:
-    """What the command line would print, as plain text."""
-    stream = io.StringIO()
-    show(Console(file=stream, width=_WIDTH, highlight=False, color_system=None, soft_wrap=True), shown)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip()
-
-
-def measurement_facts(measurement: Measurement | None) -> dict[str, Any]:
+def measurement_facts(measurement: records.Measurement | None) -> dict[str, Any]:
     """`kind` keeps a modelled time apart from a measured one."""
     if measurement is None:
         return {"kind": "none"}
     facts: dict[str, Any] = {
-        "kind": runs.kind_words(isinstance(measurement, Measured)),
+        "kind": runs.kind_words(isinstance(measurement, records.Measured)),
         "time_us": measurement.time_us,
         "roofline_us": measurement.floor_us,
         "fraction_of_roofline": measurement.fraction,
         "gpu": measurement.gpu,
     }
-    if isinstance(measurement, Measured):
+    if isinstance(measurement, records.Measured):
         facts["baselines_us"] = {one.name: one.median_us for one in measurement.baselines}
     return facts
 
@@ -111,18 +85,18 @@ def _attempt_facts(row: runs.Row) -> dict[str, Any]:
     }
 
 
-def _run_facts(run: Run) -> dict[str, Any]:
+def _run_facts(run: records.Run) -> dict[str, Any]:
     state = "ended" if run.ending else "open"
     return {"run": run.id, "op": run.task.name, "author": run.settings.author, "state": state}
 
 
-def _diagnosis(folder: RunFolder, attempt: Attempt) -> str:
+def _diagnosis(folder: RunFolder, attempt: records.Attempt) -> str:
     """The whole verdict, as an author reads it."""
     return verdict_text(attempt.verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
 
 
 def run_answer(
-    folder: RunFolder, run: Run, question: Question | None, *, since: int = 0, brief: bool = False
+    folder: RunFolder, run: records.Run, question: records.Question | None, *, since: int = 0, brief: bool = False
 ) -> Answer:
     """The attempts of a run after number `since`, and the next question or why there is none.
 
@@ -158,13 +132,13 @@ def run_answer(
     return Answer("\n\n".join(parts), facts)
 
 
-def _stage(question: Question) -> Stage | None:
+def _stage(question: records.Question) -> records.Stage | None:
     """The stage of a question, which its first message names."""
     first = question.messages[0].text.partition("\n")[0]
-    return next((one for one in Stage if first.endswith(f"stage: {one.value}.")), None)
+    return next((one for one in records.Stage if first.endswith(f"stage: {one.value}.")), None)
 
 
-def _ended_text(run: Run) -> str:
+def _ended_text(run: records.Run) -> str:
     ending = run.ending.words if run.ending else "it may go on"
     if run.best is None:
         return (
@@ -178,7 +152,7 @@ def _ended_text(run: Run) -> str:
     )
 
 
-def specification_answer(specification: Specification, text: str) -> Answer:
+def specification_answer(specification: records.Specification, text: str) -> Answer:
     """What words are taken to mean, before anything runs."""
     facts = {
         "state": "to be accepted",
@@ -189,29 +163,29 @@ def specification_answer(specification: Specification, text: str) -> Answer:
     return Answer(f"{text}\n\n{ACCEPT}", facts)
 
 
-def runs_answer(found: Sequence[Run], most: int) -> Answer:
-    lines = [_run_line(one) for one in found[:most]] or ["no runs yet; specify begins one"]
-    older = max(0, len(found) - most)
+def runs_answer(shown: Sequence[records.Run], most: int) -> Answer:
+    lines = [_run_line(one) for one in shown[:most]] or ["no runs yet; specify begins one"]
+    older = max(0, len(shown) - most)
     lines += [f"and {older} older runs"] if older else []
-    facts = [_run_facts(one) | {"attempts": len(one.attempts)} for one in found[:most]]
+    facts = [_run_facts(one) | {"attempts": len(one.attempts)} for one in shown[:most]]
     return Answer("\n".join(lines), {"runs": facts, "older": older})
 
 
-def _run_line(run: Run) -> str:
+def _run_line(run: records.Run) -> str:
     line = run_report.run_line(run.id, run, None)
     best = line.best or "none passed"
     return f"{run.id}  {line.op} on {run.environment.device}, {runs.attempts_words(run)}, {best}; {line.state}"
 
 
-def history_answer(folder: RunFolder, run: Run) -> Answer:
-    text = printed(run_report.run_report(run, folder.worker))
+def history_answer(folder: RunFolder, run: records.Run) -> Answer:
+    text = plain_text(run_report.run_report(run, folder.worker))
     attempts = [_attempt_facts(row) for row in runs.rows(run)]
     return Answer(text, _run_facts(run) | {"ending": run.ending.value if run.ending else "", "attempts": attempts})
 
 
-def attempt_answer(folder: RunFolder, run: Run, attempt: Attempt) -> Answer:
+def attempt_answer(folder: RunFolder, run: records.Run, attempt: records.Attempt) -> Answer:
     source = folder.attempt(attempt.number).find_text(KERNEL) or ""
-    text = printed(run_report.attempt_report(run, attempt, source))
+    text = plain_text(run_report.attempt_report(run, attempt, source))
     row = runs.rows(run)[attempt.number - 1]
     facts = _attempt_facts(row) | {"run": run.id, "kernel": source, "diagnosis": _diagnosis(folder, attempt)}
     return Answer(f"{text}\n\nIts file:\n\n```cuda\n{source.rstrip()}\n```", facts)
@@ -222,6 +196,7 @@ def attempt_answer(folder: RunFolder, run: Run, attempt: Attempt) -> Answer:
 BUDGET_SECONDS = 4 * 3600.0  # of work on kernels; the agent's own time does not count
 FILE = "file"  # an export of the kernel file itself; the other forms are those of `exports`
 FORMS = (FILE, *(one.value for one in Target))
+_SUBMIT = "submit_kernel sends one"
 _BUSY_SECONDS = 30.0  # to wait for a call that was cancelled and is about to stop
 _CHECK_SECONDS = 120.0
 _LISTED_RUNS = 30
@@ -248,7 +223,7 @@ class Session:
         """End the processes that wait for the next kernel."""
         self._kept.close()
 
-    def opened(self, name: str) -> tuple[RunFolder, Run]:
+    def opened(self, name: str) -> tuple[RunFolder, records.Run]:
         folder = guard.open_run(self.store, name)
         run = folder.find_run()
         if run is None:
@@ -273,7 +248,7 @@ class Session:
         gpu: str = "",
         precision: str = "",
         start_kernel: str = "",
-        attempts: int = Budget.attempts,
+        attempts: int = records.Budget.attempts,
         fresh: bool = False,
         accept: bool = False,
     ) -> Answer:
@@ -288,11 +263,11 @@ class Session:
         )
         if not accept:
             return _preview(request)
-        settings = Settings(
+        settings = records.Settings(
             author=self.author,
-            budget=Budget(attempts=guard.checked_count("attempts", attempts), seconds=BUDGET_SECONDS),
+            budget=records.Budget(attempts=guard.checked_count("attempts", attempts), seconds=BUDGET_SECONDS),
             start=guard.checked_text("start_kernel", start_kernel, guard.MOST_KERNEL_CHARACTERS),
-            spool=os.path.realpath(self._spool) if self._spool else "",
+            spool=choices.spool_path(self._spool),
         )
         try:
             result = running.run_request(
@@ -330,7 +305,7 @@ class Session:
             raise Refused(f"attempt {attempt} of run {run} is judged already; attempt {due} is next")
         if attempt != due:
             raise Refused(f"run {run} asks for attempt {due}, not {attempt}; advise has the question")
-        author = AgentAuthor(self.author, Submission(attempt, guard.reply_text(kernel, edits, summary)))
+        author = AgentAuthor(self.author, attempt, guard.reply_text(kernel, edits, summary))
         answer = self._continued(folder, found, author, reporter, Addition(), brief=True)
         if author.is_empty:
             return answer
@@ -341,9 +316,8 @@ class Session:
         """The next question, in full. A submission that was not judged yet is judged first."""
         folder, found = self.opened(run)
         hint = guard.checked_text("hint", hint.strip(), guard.MOST_WORDS_CHARACTERS)
-        addition = Addition(
-            attempts=guard.checked_count("more_attempts", more_attempts) if more_attempts else None, hint=hint
-        )
+        more = guard.checked_count("more_attempts", more_attempts) if more_attempts else None
+        addition = Addition(attempts=more, hint=hint)
         if found.ending is not None and addition == Addition():
             return run_answer(folder, found, None, since=len(found.attempts))
         return self._continued(folder, found, AgentAuthor(self.author), reporter, addition)
@@ -358,7 +332,7 @@ class Session:
     def _continued(
         self,
         folder: RunFolder,
-        run: Run,
+        run: records.Run,
         author: AgentAuthor,
         reporter: AgentReporter,
         addition: Addition,
@@ -368,13 +342,13 @@ class Session:
         """Continue a run until the agent has to answer."""
         if run.settings.author != self.author:
             addition = replace(addition, author=self.author)
-        question: Question | None = None
+        question: records.Question | None = None
         try:
             self._resumed(folder, addition, author, reporter)
         except Pending as pending:
             question = pending.question
         except EndsAtOnce as error:
-            needed = "more_attempts" if error.ending is Ending.ATTEMPTS else "a hint that says what to try"
+            needed = "more_attempts" if error.ending is records.Ending.ATTEMPTS else "a hint that says what to try"
             raise Refused(f"{error.reason}; give {needed}") from None
         return run_answer(folder, folder.load(), question, since=len(run.attempts), brief=brief)
 
@@ -417,14 +391,9 @@ class Session:
             [f"{name}={value}" for name, value in guard.checked_entries("numbers", numbers or {}).items()],
         )
         arguments, guessed = complete_arguments(file, given, profile, SMALL_SHAPES)
-        with tempfile.TemporaryDirectory() as folder:
-            reference = None
-            if task is not None:
-                path = Path(folder) / "reference.py"
-                path.write_text(task.reference, encoding="utf-8")
-                reference = path, task.function
-            options = CheckOptions(profile, Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
-            report = check_file(file, arguments, guessed, options, reporter.working)
+        reference = (task.reference, task.function, None) if task else None
+        options = CheckOptions(profile, records.Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
+        report = check_file(file, arguments, guessed, options, reporter.working)
         facts = {
             "outcome": report.outcome.value,
             "reason": report.reason,
@@ -432,12 +401,12 @@ class Session:
             "compared": report.compared,
             "arguments": report.arguments,
         }
-        return Answer(printed(check_report(file, report)), facts)
+        return Answer(plain_text(check_report(file, report)), facts)
 
     def bench(self, reporter: AgentReporter, *, run: str, attempt: int = 0) -> Answer:
         """Time a kernel that passed: on a GPU beside its baselines, otherwise by the performance model."""
         folder, found = self.opened(run)
-        chosen = _attempt(found, attempt) if attempt else _best(found)
+        chosen = runs.attempt_of(found, attempt) if attempt else runs.best_of(found, _SUBMIT)
         if not chosen.passed:
             raise Refused(f"attempt {chosen.number} of run {run} did not pass, and only what is right is timed")
         kernel = read_kernel(folder.attempt(chosen.number).text(KERNEL), found.task)
@@ -450,7 +419,7 @@ class Session:
         if time is None:
             raise Refused(f"attempt {chosen.number} of run {run} cannot be timed here; history has why it was not")
         facts: dict[str, Any] = {"run": found.id, "attempt": chosen.number, "device": device.label}
-        text = printed(run_report.measurement_blocks(time))
+        text = plain_text(run_report.measurement_blocks(time))
         note = "" if not device.is_emulated else "\nModelled from emulated counts, not measured: no GPU is at hand."
         return Answer(text + note, facts | measurement_facts(time))
 
@@ -459,7 +428,7 @@ class Session:
         if run:
             folder, found = self.opened(run)
             if attempt:
-                return attempt_answer(folder, found, _attempt(found, attempt))
+                return attempt_answer(folder, found, runs.attempt_of(found, attempt))
             return history_answer(folder, found)
         if attempt:
             raise Refused("attempt goes with run; name the run")
@@ -470,7 +439,7 @@ class Session:
         if to not in FORMS:
             raise Refused(f"to {to[:40]!r} is no form of an export; write one of {', '.join(FORMS)}")
         folder, found = self.opened(run)
-        best = _best(found)
+        best = runs.best_of(found, _SUBMIT)
         if to != FILE:
             target = guard.path_below(self.root, destination)
             done = exports.export(from_run(folder), Target(to), target, say=reporter.working)
@@ -499,20 +468,8 @@ def _preview(request: Request) -> Answer:
         specified = fit_specification(specified, request.shapes, request.numbers, request.values)
     except (TaskError, PlaybookProblem) as problem:
         raise Refused(in_arguments(problem)) from None
-    return specification_answer(specified, specification_text(specified))
+    return specification_answer(specified, plain_text(specification_blocks(specified)))
 
 
-def _no_question(question: Question) -> Reply:
+def _no_question(question: records.Question) -> records.Reply:
     raise AssertionError(f"the built-in grammar asked a model: {question.id}")
-
-
-def _attempt(run: Run, number: int) -> Attempt:
-    if not 1 <= number <= len(run.attempts):
-        raise Refused(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
-    return run.attempts[number - 1]
-
-
-def _best(run: Run) -> Attempt:
-    if run.best is None:
-        raise Refused(f"no attempt of run {run.id} has passed, so it has no kernel; submit_kernel sends one")
-    return run.best

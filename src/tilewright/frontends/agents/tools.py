@@ -24,6 +24,7 @@ from tilewright.child.process import Interrupted
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Redactor, Refused
 from tilewright.frontends.agents.session import FORMS, Answer, Session
+from tilewright.frontends.api.choices import check_spool
 from tilewright.frontends.api.kernel_arguments import named_gpu
 from tilewright.frontends.cli.terminal import error_text, exit_code, finite
 from tilewright.kernel_file import contract
@@ -172,10 +173,8 @@ def serve_mcp(root: Path, gpu: str | None, spool: Path | None) -> None:
         raise BadArgument(f"--root {root}: there is no such folder; exports are written below it")
     if gpu is not None:
         named_gpu(gpu)
-    if spool is not None and not spool.is_dir():
-        raise BadArgument(
-            f"--spool {spool}: there is no such folder; start `python -m tilewright.worker {spool}` first"
-        )
+    if spool is not None:
+        check_spool(spool)
     from tilewright.frontends.agents.mcp_server import serve  # needs the package mcp
 
     session = Session(root, gpu=gpu or "", spool=str(spool) if spool else "")

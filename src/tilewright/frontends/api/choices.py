@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tilewright import records
 from tilewright.authors import Author
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.child.process import uninterrupted
@@ -24,18 +25,6 @@ from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.api.kernel_arguments import named_gpu
 from tilewright.measure.baselines import BASELINES
 from tilewright.models import MissingKey, Price, RetryPolicy, default_model_name, open_model, providers
-from tilewright.records import (
-    ARCHITECTURES,
-    PROFILES,
-    TYPICAL,
-    Environment,
-    GpuProfile,
-    Question,
-    Reply,
-    Settings,
-    Task,
-    known_gpu,
-)
 from tilewright.reference.spooled import SpoolReference
 from tilewright.refine import Complete
 from tilewright.store import Store
@@ -134,7 +123,7 @@ def checked_url(url: str | None, author: str = "") -> str:
     return url
 
 
-def _no_model(question: Question, on_text: Callable[[str], None]) -> Reply:
+def _no_model(question: records.Question, on_text: Callable[[str], None]) -> records.Reply:
     raise AssertionError(f"the playbook asked a model: {question.id}")
 
 
@@ -166,13 +155,13 @@ def choose_device(gpu: str | None, spool: str = "") -> ChosenDevice:
     wanted = None if gpu is None else named_gpu(gpu)
     if spool:
         return _spool_device(wanted, spool)
-    local: tuple[GpuProfile, ...] = ()
+    local: tuple[records.GpuProfile, ...] = ()
     with suppress(DriverError):
         local = profiles()
     for index, profile in enumerate(local):
         if wanted is None or known_profile(profile) == wanted or gpu in (profile.arch, profile.arch.rstrip("a")):
             return ChosenDevice(known_profile(profile).name, f"{profile.name} (cuda:{index})", index)
-    target = wanted or PROFILES["H200"]
+    target = wanted or records.PROFILES["H200"]
     note = f"this machine has {local[0].name}, not {target.name}" if local else ""
     return emulated_device(target.name, note)
 
@@ -181,7 +170,7 @@ def emulated_device(gpu: str, note: str = "") -> ChosenDevice:
     return ChosenDevice(gpu, f"{gpu} (emulated)", note=note)
 
 
-def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
+def same_device(began: records.Environment, gpu: str, spool: str) -> ChosenDevice:
     """The device for continuing a run: measured and modelled times are never mixed."""
     if began.emulated:
         if spool:
@@ -202,9 +191,12 @@ def open_devices(
 ) -> Iterator[tuple[Device, Device | None]]:
     """The emulator, whose process starts with the first job, and the GPU or None. Spooled jobs are never cached."""
     with ExitStack() as stack:
-        emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu], interrupt=interrupt))
+        emulator = stack.enter_context(EmulatedDevice(records.PROFILES[device.gpu], interrupt=interrupt))
         if device.spool:
-            yield emulator, stack.enter_context(SpoolDevice(device.spool, arch=PROFILES[device.gpu].arch, fresh=True))
+            yield (
+                emulator,
+                stack.enter_context(SpoolDevice(device.spool, arch=records.PROFILES[device.gpu].arch, fresh=True)),
+            )
         elif device.index is not None:
             gpu = stack.enter_context(CudaDevice(device.index, interrupt=interrupt))
             gpu.warm()
@@ -213,26 +205,31 @@ def open_devices(
             yield emulator, None
 
 
-def gpu_reference(device: ChosenDevice, task: Task, gpu: Device | None) -> SpoolReference | None:
+def gpu_reference(device: ChosenDevice, task: records.Task, gpu: Device | None) -> SpoolReference | None:
     """The task's reference on the machine of a spool's GPU; None without a spool."""
     if not device.spool or gpu is None:
         return None
     return SpoolReference(device.spool, task.reference, task.function, gpu=gpu.profile)
 
 
-def known_profile(profile: GpuProfile) -> GpuProfile:
+def known_profile(profile: records.GpuProfile) -> records.GpuProfile:
     """The known GPU of that name, or the typical one of its architecture."""
-    known = known_gpu(profile.name, profile.cc) or TYPICAL.get(profile.arch)
+    known = records.known_gpu(profile.name, profile.cc) or records.TYPICAL.get(profile.arch)
     if known is None:
-        raise BadArgument(f"{profile.name} has architecture {profile.arch}; known are {', '.join(ARCHITECTURES)}")
+        raise BadArgument(
+            f"{profile.name} has architecture {profile.arch}; known are {', '.join(records.ARCHITECTURES)}"
+        )
     return known
 
 
-def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
+def check_spool(spool: str | os.PathLike[str]) -> None:
     if not Path(spool).is_dir():
-        raise BadArgument(
-            f"--spool {spool}: there is no such folder; start `python -m tilewright.worker {spool}` where a GPU is"
-        )
+        start = f"start `python -m tilewright.worker {spool}` where a GPU is"
+        raise BadArgument(f"--spool {spool}: there is no such folder; {start}")
+
+
+def _spool_device(wanted: records.GpuProfile | None, spool: str) -> ChosenDevice:
+    check_spool(spool)
     with SpoolDevice(spool, arch=wanted.arch if wanted else None, timeout=SPOOL_SECONDS) as device:
         found = device.profile
     return ChosenDevice((wanted or known_profile(found)).name, f"{found.name} (spool {spool})", spool=spool)
@@ -241,17 +238,30 @@ def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
 # -- settings --
 
 
-def with_checked(
-    settings: Settings, *, base_url: str | None, spool: str | os.PathLike[str] | None, against: str, licence: str
-) -> Settings:
-    """The settings with these options, checked. Paths become absolute: a run may be resumed from another folder."""
-    return replace(
-        settings,
-        base_url=checked_url(base_url, settings.author),
-        spool=os.path.realpath(spool) if spool else "",
+def settings_of(
+    author: str,
+    budget: records.Budget,
+    base_url: str | None,
+    spool: str | os.PathLike[str] | None,
+    baselines: Iterable[str] = records.USUAL_BASELINES,
+    against: str = "",
+    licence: str = "",
+) -> records.Settings:
+    """A run's settings with these options, checked; raises `BadArgument`."""
+    return records.Settings(
+        author=author,
+        budget=budget,
+        base_url=checked_url(base_url, author),
+        spool=spool_path(spool),
+        baselines=checked_baselines(baselines),
         against=checked_against(against, elsewhere=bool(spool)),
         licence=checked_licence(licence),
     )
+
+
+def spool_path(spool: str | os.PathLike[str] | None) -> str:
+    """A spool's folder as a run may store it: it may be resumed from another folder."""
+    return os.path.realpath(spool) if spool else ""
 
 
 def checked_against(text: str, elsewhere: bool = False) -> str:

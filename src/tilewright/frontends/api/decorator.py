@@ -193,12 +193,11 @@ class DecoratedKernel:
         """As a method of a class, it gets the instance as its first argument."""
         return self if instance is None else BoundMethod(self, instance)
 
-    def __deepcopy__(self, memo: object) -> DecoratedKernel:
+    def __deepcopy__(self, memo: object = None) -> DecoratedKernel:
         """Itself, as for a function."""
         return self
 
-    def __copy__(self) -> DecoratedKernel:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """By its name if it is found under that, as for a function, else by the undecorated function."""

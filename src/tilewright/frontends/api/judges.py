@@ -21,7 +21,8 @@ from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.measure import Stopwatch
-from tilewright.records import PROFILES, Execution, GpuProfile, Job, Precision, Settings, Task, Watch
+from tilewright.measure.floor import FlopRequest
+from tilewright.records import PROFILES, REACHED_BANDWIDTH, Execution, GpuProfile, Job, Precision, Settings, Task, Watch
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.reference.protocol import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
@@ -69,6 +70,7 @@ def judges(
                 against=settings.against,
                 say=say,
                 turn=lock.turn if lock is not None else nullcontext,
+                model_eager=eager_model,
             ) as stopwatch,
         ):
             yield referee, stopwatch
@@ -105,13 +107,10 @@ def gpu_use(log: Path) -> GpuUse:
     return GpuUse(busy, idle, len(turns))
 
 
-def _ignore(text: str) -> None: ...
-
-
 class GpuLock:
     """A lock file for a GPU, reentrant within this object. `memory_bytes` is the memory of the GPU, 0 if unknown."""
 
-    def __init__(self, path: Path, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> None:
+    def __init__(self, path: Path, log: Path | None = None, say: Say = lambda _: None, memory_bytes: int = 0) -> None:
         self.most_shared_bytes = memory_bytes // _SHARE_OF_MEMORY if memory_bytes >= _MUCH_MEMORY else 0
         self._path = path
         self._next = path.with_suffix(".next")  # held by the process that is next, so that none overtakes it
@@ -121,7 +120,7 @@ class GpuLock:
         self._depth = 0
 
     @classmethod
-    def of_gpu(cls, index: int, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> GpuLock:
+    def of_gpu(cls, index: int, log: Path | None = None, say: Say = lambda _: None, memory_bytes: int = 0) -> GpuLock:
         """The lock that all processes of this user share, whatever number they know the GPU by."""
         folder = LOCKS / f"tilewright-{os.getuid()}"
         path = folder / f"gpu-{device_uuid(index)}.lock"
@@ -186,7 +185,7 @@ class GpuLock:
                 log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
 
 
-def locked_gpu(index: int | None, say: Say = _ignore) -> AbstractContextManager[None]:
+def locked_gpu(index: int | None, say: Say = lambda _: None) -> AbstractContextManager[None]:
     """A GPU of this machine alone. None is a GPU behind a spool, whose worker runs one job at a time."""
     return nullcontext() if index is None else GpuLock.of_gpu(index, say=say).turn()
 
@@ -292,3 +291,30 @@ def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
             reference.call(WARM, ConvolutionRequest(task), PrecisionAnswer)
         with locked_gpu(device.index):
             yield reference
+
+
+# -- the time of eager PyTorch where no GPU can tell it --
+
+
+def eager_model(task: Task, reference: AnyReference) -> tuple[float, int]:
+    """A lower bound of the reference's time in eager PyTorch, and its kernels. Raises what `AnyReference.call` does."""
+    return reference.call(f"{__name__}:model_eager", FlopRequest(task), tuple[float, int])
+
+
+def model_eager(function: Callable[..., Any], request: FlopRequest) -> tuple[float, int]:
+    """In a child process: the function's operations on the meta device, each at the speed of a copy."""
+    import torch
+
+    from tilewright.frontends.finding.costs import modelled_us
+    from tilewright.frontends.finding.recording import record_function
+    from tilewright.measure.work import least_traffic
+    from tilewright.reference.torch_calls import own_arguments
+
+    gpu = request.task.profile
+    arguments = own_arguments(request.task, "meta")
+    with torch.device("meta"):
+        operations = record_function(lambda: function(**arguments))
+    times = [modelled_us(one, gpu) for one in operations]
+    evicted = least_traffic(request.task, gpu).evicted_bytes
+    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
+    return (sum(times) + evicted_us) / REACHED_BANDWIDTH, sum(time > 0 for time in times)

@@ -119,25 +119,16 @@ def needed_shapes(file: KernelFile, given: Mapping[str, ArgumentValue]) -> Neede
             for at, size in enumerate(spec.shape):
                 found._numbers[name, at] = size
     for directive in file.plan.directives:
-        for part in _parts(directive.condition) if isinstance(directive, syntax.Need) else ():
+        for part in syntax.conjuncts(directive.condition) if isinstance(directive, syntax.Need) else ():
             if isinstance(part, syntax.Compare) and part.operator == "==":
                 found.set_equal(part.left, part.right)
     return found
 
 
-def _parts(condition: syntax.Expr) -> Iterator[syntax.Expr]:
-    if isinstance(condition, syntax.Logical) and condition.operator == "and":
-        yield from _parts(condition.left)
-        yield from _parts(condition.right)
-    else:
-        yield condition
-
-
 def _term(node: syntax.Expr) -> _Term | None:
     match node:
         case syntax.Index(
-            base=syntax.Attribute(base=syntax.Name(id=name), name="shape"),
-            position=syntax.Literal(value=int() as at),
+            base=syntax.Attribute(base=syntax.Name(id=name), name="shape"), position=syntax.Literal(value=int() as at)
         ) if at >= 0:
             return name, at
     return None
@@ -172,9 +163,7 @@ def named_gpu(text: str) -> GpuProfile:
     for name, profile in PROFILES.items():
         if name.lower().replace(" ", "") == plain:
             return profile
-    raise BadArgument(
-        f"{text} is no GPU known here; write one of {', '.join(PROFILES)}, or one of {', '.join(ARCHITECTURES)}"
-    )
+    raise BadArgument(f"{text} is no GPU known here; write one of {', '.join((*PROFILES, *ARCHITECTURES))}")
 
 
 def choose_profiles(archs: Sequence[str], gpus: Sequence[str]) -> list[GpuProfile]:
@@ -195,6 +184,19 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
             raise BadArgument(f"{option} {text}: {name} is given twice")
         made[name] = value.strip()
     return made
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """`4096x1024:bf16`."""
+    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+
+
+def option_words(arguments: Mapping[str, ArgumentValue]) -> list[str]:
+    """`--shape x=4096x1024:bf16`, `--set eps=1e-05`: arguments as a command takes them."""
+    shapes = [f"--shape {name}={spec_text(one)}" for name, one in arguments.items() if isinstance(one, TensorSpec)]
+    numbers = {name: one for name, one in arguments.items() if not (one is None or isinstance(one, TensorSpec))}
+    texts = {name: ",".join(map(str, one if isinstance(one, tuple) else (one,))) for name, one in numbers.items()}
+    return shapes + [f"--set {name}={text.lower()}" for name, text in texts.items()]
 
 
 def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
@@ -270,10 +272,7 @@ def _content(kind: str, words: Sequence[str], seed: int) -> Content:
 
 
 def complete_arguments(
-    file: KernelFile,
-    given: Mapping[str, ArgumentValue],
-    gpu: GpuProfile,
-    guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
+    file: KernelFile, given: Mapping[str, ArgumentValue], gpu: GpuProfile, guesses: Sequence[Shapes] = (GUESSED_SHAPES,)
 ) -> tuple[dict[str, ArgumentValue], bool]:
     """The given arguments with shapes guessed for the others from a list of `guesses`, and whether one was guessed."""
     wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]
@@ -304,7 +303,7 @@ def complete_arguments(
         if time.thread_time() > deadline:
             break
     raise BadArgument(
-        f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
+        f"{file.name}: no shape tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
     )
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from tilewright.devices.inputs import TORCH_DTYPE
-from tilewright.frontends.api.choices import author_name, checked_baselines, choose_device, with_checked
+from tilewright.frontends.api.choices import author_name, choose_device, settings_of
+from tilewright.frontends.api.kernel_arguments import spec_text
 from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_request, parts_hint
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
-from tilewright.frontends.api.running import KernelFound, run_request, run_with_backward
-from tilewright.frontends.report.finished import answer_blocks, finished, made_before, made_html
+from tilewright.frontends.api.running import KernelFound, MakeResult, run_request, run_with_backward
+from tilewright.frontends.report.finished import answer_blocks, finished, is_catalogued, made_before, made_html
 from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import addition_words, found_words
 from tilewright.playbook.errors import NotSupported
@@ -53,8 +54,9 @@ class Made:
     """A finished kernel as a function. `kernel` is its file, `task` what it computes, `entry` its origin.
 
     `run` is None where the kernel was found in the library; `backward` is the kernel for its gradients, or None.
-    Where the kernel does not take a call, the reference runs, with one warning. A reference that a model wrote for
-    words never runs in this process: such a call raises `NoKernelApplies`.
+    Where the kernel does not take a call, the reference runs, with one warning: the caller's own code, or what the
+    catalogue has for words. One that a model wrote for words never runs in this process: such a call raises
+    `NoKernelApplies`.
     """
 
     def __init__(self, kernel: LibraryKernel, run: Run | None, *, own_reference: bool) -> None:
@@ -88,12 +90,11 @@ class Made:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
 
-    def __deepcopy__(self, memo: object) -> Made:
+    def __deepcopy__(self, memo: object = None) -> Made:
         """Itself: it is immutable."""
         return self
 
-    def __copy__(self) -> Made:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its place in the library; `run` is not kept."""
@@ -187,9 +188,8 @@ def make(
     """
     writer = author_name(model, author, os.environ)
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
-    settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
-    settings = replace(settings, baselines=checked_baselines(baselines), backward=backward)
+    settings = settings_of(writer, budget, base_url, spool, baselines, against, license)
+    settings = replace(settings, candidates=candidates, good_enough=enough, start=start, backward=backward)
     found = _request(request, {**(shapes or {}), **arguments}, values or {})
     asked = replace(
         found.request,
@@ -234,18 +234,22 @@ def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, re
         error.args = (in_keywords(error),)
         raise
     if isinstance(result, KernelFound):
-        entry = result.kernel.entry
-        if wanted and wanted != entry.author:
-            reporter.say(found_words(entry, wanted, "fresh=True"))
+        reporter.say(found_words(result.kernel.entry, wanted, "fresh=True"), "library")
         if result.licence:
             kept = f"license={result.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one"
             reporter.say(kept)
-        return Made(result.kernel, None, own_reference=not result.from_words)
+        return Made(result.kernel, None, own_reference=_may_run(result))
     if result.kernel is None:
         raise NoKernelMade(result.run)
-    made = Made(result.kernel, result.run, own_reference=not result.from_words)
+    made = Made(result.kernel, result.run, own_reference=_may_run(result))
     reporter.say(plain_text(answer_blocks(finished(made.record), call=False)))
     return made
+
+
+def _may_run(result: MakeResult) -> bool:
+    """Whether the reference may run in this process: the person's own code, or the catalogue's for words."""
+    kernel = result.kernel
+    return not result.from_words or (kernel is not None and is_catalogued(kernel.task(), kernel.request()))
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -262,12 +266,12 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[s
 
             spec = read_spec("make", name, value)
             assert spec is not None
-            tensors[name] = f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+            tensors[name] = spec_text(spec)
         elif isinstance(value, (tuple, list)):
             numbers[name] = repr(tuple(value))
         else:
             raise BadArgument(
-                f'{name}: found {type(value).__name__}; give a tensor, text like "4096x1024:bf16", or a number'
+                f'{name}: found {type(value).__name__}; give a tensor, text like "64x64:bf16", or a number'
             )
     return tensors, numbers
 

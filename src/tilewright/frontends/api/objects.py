@@ -135,9 +135,7 @@ def tensor_text(name: str, tensor: torch.Tensor) -> str:
     """`4096x1024:bf16`."""
     dtype = DTYPE_OF_TORCH.get(tensor.dtype)
     if dtype is None:
-        raise BadArgument(
-            f"{name} is a tensor of {tensor.dtype}; kernel files have {', '.join(DTYPE_OF_TORCH.values())}"
-        )
+        raise BadArgument(f"{name} is a tensor of {tensor.dtype}; kernels have {', '.join(DTYPE_OF_TORCH.values())}")
     return f"{'x'.join(map(str, tensor.shape))}:{dtype.value}"
 
 

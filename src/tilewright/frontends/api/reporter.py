@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from importlib import resources
 
 from tilewright.frontends.api.choices import PLAYBOOK, ChosenAuthor
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import attempt_words, rows, seconds_words, spend_words
 from tilewright.records import Attempt, Carried, Question, Reply, Run, Situation, Specification
 from tilewright.store import RunFolder
@@ -119,9 +123,9 @@ class PlainReporter(Reporter):
     def accept(self, folder: RunFolder, specification: Specification) -> None:
         if self._yes:
             return
-        text = f"\n\n{specification_text(specification)}"
+        text = f"\n\n{plain_text(specification_blocks(specification))}"
         if sys.stdin.isatty():
-            print(specification_text(specification), file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
             if input("Is this what is meant? [y/N] ").strip().lower() in ("y", "yes"):
                 return
             text = ""
@@ -142,55 +146,25 @@ class PlainReporter(Reporter):
         self.say(f"{run.ending_words or 'stopped'}; {spend_words(run)}")
 
 
-def specification_text(specification: Specification) -> str:
-    """The reference, its inputs, and further assumptions."""
+def specification_blocks(specification: Specification) -> list[doc.Block]:
+    """What words are taken to mean: the reference that decides what is right, its inputs, what else was assumed."""
     unsaid = [one for one in specification.assumptions if one not in specification.description]
-    parts = [specification.reference.strip(), "", specification.description.strip()]
-    return "\n".join([*parts, *(f"assumed: {one}" for one in unsaid)])
+    parts = {"the reference, which decides what is right:": specification.reference}
+    parts["its inputs:"] = specification.description
+    blocks: list[doc.Block] = []
+    for title, text in parts.items():
+        blocks += [doc.say(title, tone=doc.Tone.STRONG), doc.Source(text.strip()), doc.say("")]
+    return [*blocks, doc.say("assumed:", tone=doc.Tone.STRONG), doc.Items(tuple(unsaid))] if unsaid else blocks
 
 
 # -- refusals of `tasks` and `playbook`, phrased for each front end --
 
 _OPTIONS = {ArgumentKind.SHAPE: "--shape", ArgumentKind.NUMBER: "--set", ArgumentKind.VALUES: "--fill"}
 
-OPTION_WORDS = {
-    RemedyKind.GIVE_SHAPE: "write --shape {name}={example}",
-    RemedyKind.GIVE_NUMBER: "write --set {name}=VALUE",
-    RemedyKind.GIVE_SHAPE_OR_NUMBER: "write --shape {name}={example}, or --set {name}=VALUE if it is a number",
-    RemedyKind.GIVE_SHAPE_OF_EACH: "give each tensor's with --shape NAME=SIZES:DTYPE",
-    RemedyKind.GIVE_VALUES: "give other values, such as --fill {name}={example}",
-    RemedyKind.GIVE_ARGUMENTS: "give them with --shape and --set",
-    RemedyKind.ALLOW_DEGENERATE: "--allow-degenerate makes it anyway",
-    RemedyKind.WRITE_FUNCTION: "give it as a PyTorch function, FILE.py:function with --shape",
-    RemedyKind.CHOOSE_MODEL: (
-        "--model PROVIDER:NAME asks a model instead, and --model relay:DIR an agent or a person, by files"
-    ),
-}
-
-KEYWORD_WORDS = {
-    RemedyKind.GIVE_SHAPE: 'write {name}="{example}"',
-    RemedyKind.GIVE_NUMBER: "write {name}=VALUE",
-    RemedyKind.GIVE_SHAPE_OR_NUMBER: 'write {name}="{example}", or {name}=VALUE if it is a number',
-    RemedyKind.GIVE_SHAPE_OF_EACH: 'give each tensor\'s as NAME="SIZES:DTYPE"',
-    RemedyKind.GIVE_VALUES: 'give other values, such as values={{"{name}": "{example}"}}',
-    RemedyKind.GIVE_ARGUMENTS: "give them as keywords",
-    RemedyKind.ALLOW_DEGENERATE: "allow_degenerate=True makes it anyway",
-    RemedyKind.WRITE_FUNCTION: "give a PyTorch function instead of words",
-    RemedyKind.CHOOSE_MODEL: (
-        'model="PROVIDER:NAME" asks a model instead, and model="relay:DIR" an agent or a person, by files'
-    ),
-}
-
-ARGUMENT_WORDS = {
-    RemedyKind.GIVE_SHAPE: 'give shapes={{"{name}": "{example}"}}',
-    RemedyKind.GIVE_NUMBER: 'give numbers={{"{name}": "VALUE"}}',
-    RemedyKind.GIVE_SHAPE_OR_NUMBER: 'give shapes={{"{name}": "{example}"}}, or numbers if it is one',
-    RemedyKind.GIVE_SHAPE_OF_EACH: 'give shapes={{"NAME": "SIZES:DTYPE", ...}}',
-    RemedyKind.GIVE_VALUES: 'give other values, such as values={{"{name}": "{example}"}}',
-    RemedyKind.GIVE_ARGUMENTS: "give them as shapes and numbers",
-    RemedyKind.ALLOW_DEGENERATE: "specify a function whose result depends on its inputs",
-    RemedyKind.WRITE_FUNCTION: "say it otherwise",
-    RemedyKind.CHOOSE_MODEL: "write the PyTorch function yourself and give it as source",
+_TABLE = tomllib.loads(resources.files("tilewright.frontends.api").joinpath("refusals.toml").read_text("utf-8"))
+_WORDS = {
+    front: {RemedyKind[kind.upper()]: words[front] for kind, words in _TABLE.items()}
+    for front in ("option", "keyword", "argument")
 }
 
 
@@ -198,19 +172,19 @@ def in_options(error: RefusedRequest) -> str:
     """The refusal with the options of the command line."""
     given = error.given
     place = f"{_OPTIONS[given.kind]} {given.name}{given.text and '='}{given.text}" if given else ""
-    return error.sentence(place, OPTION_WORDS)
+    return error.sentence(place, _WORDS["option"])
 
 
 def in_keywords(error: RefusedRequest) -> str:
     """The refusal with the keywords of `make`."""
-    return error.sentence(_keyword(error.given) if error.given else "", KEYWORD_WORDS)
+    return error.sentence(_keyword(error.given) if error.given else "", _WORDS["keyword"])
 
 
 def in_arguments(error: RefusedRequest) -> str:
     """The refusal with the arguments of a tool."""
     given = error.given
     place = f"{given.kind.value} of {given.name}{given.text and ', '}{given.text}" if given else ""
-    return error.sentence(place, ARGUMENT_WORDS)
+    return error.sentence(place, _WORDS["argument"])
 
 
 def _keyword(one: GivenArgument) -> str:

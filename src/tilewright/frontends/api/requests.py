@@ -14,9 +14,10 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tilewright import __version__, records, tasks
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.frontends.api.judges import precision_settler
+from tilewright.frontends.api.kernel_arguments import spec_text
 from tilewright.frontends.api.reporter import Reporter, reminding
 from tilewright.frontends.report.runs import seconds_words
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
@@ -124,6 +126,8 @@ def gradient_task(task: records.Task, request: Request, reporter: Reporter) -> r
 
 # -- runs --
 
+_MAKER = attrgetter("author", "base_url", "spool", "against", "baselines")
+
 
 def environment_of(device: ChosenDevice) -> records.Environment:
     return records.Environment(
@@ -177,10 +181,9 @@ class WantedRun:
 
     def _is_alike(self, other: Header) -> bool:
         """Whether a run has the same author, device and baselines, and begins without a file."""
-        theirs, ours = (
-            (one.author, one.base_url, one.spool, one.against, one.baselines) for one in (other.settings, self.settings)
+        is_alike = (
+            _MAKER(other.settings) == _MAKER(self.settings) and other.environment.emulated == self.environment.emulated
         )
-        is_alike = theirs == ours and other.environment.emulated == self.environment.emulated
         return is_alike and not other.settings.start
 
     def _can_share(self, shared: RunFolder) -> bool:
@@ -300,9 +303,8 @@ def resolved(request: Request) -> Request:
     from tilewright.frontends.api.objects import object_request  # needs torch, which takes seconds to import
 
     found = object_request(named_object(text), request.shapes, request.numbers, request.values).request
-    return replace(
-        request, text=found.text, shapes=found.shapes, values=found.values, function=found.function, module=found.module
-    )
+    known = {name: getattr(found, name) for name in ("text", "shapes", "values", "function", "module")}
+    return replace(request, **known)
 
 
 WAYS = (
@@ -470,41 +472,5 @@ def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str],
 
 def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, str], dict[str, str]]:
     """Tensors and numbers as `--shape` and `--set` take them: `4096x1024:bf16`, `1e-05`."""
-    specs = {name: one for name, one in arguments.items() if isinstance(one, records.TensorSpec)}
-    shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
+    shapes = {name: spec_text(one) for name, one in arguments.items() if isinstance(one, records.TensorSpec)}
     return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
-
-
-# -- the cost of a reference where no GPU can time it --
-
-MODEL_EAGER = "tilewright.frontends.api.requests:model_eager"
-
-
-@dataclass(frozen=True)
-class EagerRequest:
-    task: records.Task
-
-
-@dataclass(frozen=True)
-class EagerAnswer:
-    time_us: float
-    kernels: int
-
-
-def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAnswer:
-    """A lower bound of the time of a reference in eager PyTorch, which is run on the meta device in a child process."""
-    import torch
-
-    from tilewright.frontends.finding.costs import modelled_us
-    from tilewright.frontends.finding.recording import record_function
-    from tilewright.measure.work import least_traffic
-    from tilewright.reference.torch_calls import own_arguments
-
-    gpu = request.task.profile
-    arguments = own_arguments(request.task, "meta")
-    with torch.device("meta"):
-        operations = record_function(lambda: function(**arguments))
-    times = [modelled_us(one, gpu) for one in operations]
-    evicted = least_traffic(request.task, gpu).evicted_bytes
-    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
-    return EagerAnswer((sum(times) + evicted_us) / records.REACHED_BANDWIDTH, sum(time > 0 for time in times))

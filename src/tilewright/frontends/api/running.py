@@ -14,18 +14,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tilewright import records, tasks
-from tilewright.frontends.api import choices
+from tilewright.frontends.api import choices, requests
 from tilewright.frontends.api.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.api.judges import OpenJudges, judges, precision_settler
 from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter
-from tilewright.frontends.api.requests import (
-    WantedRun,
-    environment_of,
-    gradient_task,
-    read_task,
-    resolved,
-    task_options,
-)
 from tilewright.frontends.report.runs import dollars_words, seconds_words, task_words
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
@@ -107,7 +99,7 @@ def run_request(
 ) -> MakeResult:
     """A kernel from the library, or made. `alone`: in a run that is not shared; `prepare` may refuse the task."""
     store = Store()
-    request = resolved(request)
+    request = requests.resolved(request)
     anew = fresh or bool(settings.start)
     known = None if anew or given is not None else _same_request(store, request, device)
     if known is None:
@@ -115,7 +107,7 @@ def run_request(
     elif request.function:  # the text is the whole request; a path may lead to other code by now
         return KernelFound(known, False, settings.licence)
     with reporter.live("reading the request"):
-        task = given if given is not None else read_task(store, request, settings, device, anew)
+        task = given if given is not None else requests.read_task(store, request, settings, device, anew)
     if task is not None:
         known = None if anew else store.library.find(task.hash)
     if known is not None:
@@ -123,7 +115,8 @@ def run_request(
     if task is not None and prepare is not None:
         prepare(task)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
-    wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh or alone)
+    environment, noted = requests.environment_of(device), replace(settings, noise=noise)
+    wanted = requests.WantedRun(store, request, task, noted, environment, fresh or alone)
     with opened(settings.author, settings.base_url, reporter.say, settings.budget.seconds) as chosen:
         _announce(reporter, chosen, settings.budget, device)
         with wanted.opened(reporter) as (folder, new):
@@ -139,7 +132,7 @@ def run_with_backward(
 
     def prepare(task: Task) -> None:
         if fresh or Store().library.backward_of(task.hash) is None:
-            planned[task.hash] = gradient_task(task, request, reporter)
+            planned[task.hash] = requests.gradient_task(task, request, reporter)
 
     forward = run_request(request, replace(settings, backward=True), device, reporter, fresh=fresh, prepare=prepare)
     return _run_backward(forward, request, settings, device, reporter, fresh, planned)
@@ -185,8 +178,8 @@ def _run_backward(
     # The file to start from and the function to compare with are those of the forward.
     settings = replace(settings, start="", against="", output=backward_output(settings.output), backward=False)
     try:
-        made = planned.get(task.hash) or gradient_task(task, request, reporter)
-        asked = replace(resolved(request), backward=True)
+        made = planned.get(task.hash) or requests.gradient_task(task, request, reporter)
+        asked = replace(requests.resolved(request), backward=True)
         backward = run_request(asked, settings, device, reporter, fresh=fresh, given=made)
     except tasks.RefusedRequest as error:
         notes = "; ".join(getattr(error, "__notes__", ()))
@@ -214,9 +207,7 @@ def _announce(reporter: Reporter, chosen: ChosenAuthor, budget: Budget, device: 
     """Say who writes at what price, the budget, and where kernels run, before anything is spent."""
     paid = chosen.price is None or chosen.price.input > 0 or chosen.price.output > 0
     if paid and chosen.price and not budget.dollars:
-        raise BadArgument(
-            f"a budget of $0.00 allows no reply of {chosen.name}; raise --dollars, or use --author playbook"
-        )
+        raise BadArgument(f"a budget of $0 allows no reply of {chosen.name}; raise --dollars, or use --author playbook")
     limits = [f"{budget.attempts} attempt{'s' if budget.attempts != 1 else ''}", seconds_words(budget.seconds)]
     if chosen.name != choices.PLAYBOOK and paid:
         limits += [f"{budget.tokens:,} tokens", *([dollars_words(budget.dollars)] if chosen.price else [])]
@@ -295,7 +286,7 @@ def _accepted_task(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice
         specification = _specify(folder, request, chosen, reporter)
     reporter.accept(folder, specification)
     with reporter.live("running the reference"):
-        task = tasks.task_from_specification(specification, task_options(request, precision_settler(device)))
+        task = tasks.task_from_specification(specification, requests.task_options(request, precision_settler(device)))
     task = replace(task, words=request.text, origin=Origin.WORDS)
     folder.accept(task)
     return task
@@ -418,19 +409,15 @@ def _remedy(ending: Ending, author: str) -> str:
 
 def _with_addition(settings: Settings, addition: Addition, run: Run | None) -> Settings:
     """`run` is None where there is no task yet, so nothing is spent."""
-    budget = settings.budget
-    attempts, seconds = (len(run.attempts), run.seconds) if run else (0, 0.0)
-    tokens = run.usage.all_input_tokens + run.usage.output_tokens if run else 0
-    dollars = (run.dollars if run else 0.0) or 0.0
-    hint = (attempts, addition.hint)
+    spent: dict[str, float] = {"attempts": 0, "tokens": 0, "dollars": 0.0, "seconds": 0.0}
+    if run is not None:
+        spent = {"attempts": len(run.attempts), "tokens": run.usage.tokens, "dollars": run.dollars or 0.0}
+        spent["seconds"] = run.seconds
+    more = {name: getattr(addition, name) for name in spent}
+    hint = (int(spent["attempts"]), addition.hint)
     return replace(
         settings,
-        budget=Budget(
-            budget.attempts if addition.attempts is None else attempts + addition.attempts,
-            budget.tokens if addition.tokens is None else tokens + addition.tokens,
-            budget.dollars if addition.dollars is None else dollars + addition.dollars,
-            budget.seconds if addition.seconds is None else seconds + addition.seconds,
-        ),
+        budget=replace(settings.budget, **{name: spent[name] + one for name, one in more.items() if one is not None}),
         hints=(*settings.hints, hint) if addition.hint and hint not in settings.hints else settings.hints,
         author=addition.author or settings.author,
         base_url=addition.base_url or settings.base_url,

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tilewright import records
 from tilewright.devices.emulation.listing import costly_lines
-from tilewright.frontends.api.choices import ChosenDevice, author_name, choose_device, open_devices
-from tilewright.frontends.api.judges import judges
+from tilewright.frontends.api.choices import (
+    ChosenDevice,
+    author_name,
+    choose_device,
+    open_devices,
+    settings_of,
+    spool_path,
+)
+from tilewright.frontends.api.judges import Say, judges
 from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.frontends.api.requests import argument_words, task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
@@ -23,10 +31,11 @@ from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_on
 from tilewright.frontends.cli.judging import ADAPTED, Judged, for_op, judged_by_checkers, judged_by_referee, source_at
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.report.audit import Audit, Speed, Suggestion, Weight, audit_report, hint_words
-from tilewright.frontends.report.checks import describe_arguments
-from tilewright.frontends.report.facts import roofline_of
+from tilewright.frontends.report.checks import call_of
+from tilewright.frontends.report.document import REMEDIES
+from tilewright.frontends.report.emulated import roofline_of
 from tilewright.frontends.report.rendering import write_page
-from tilewright.frontends.report.terminal import show as print_document
+from tilewright.frontends.report.runs import named_values
 from tilewright.kernel_file import ArgumentValue, Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.lint import lint_plan
 from tilewright.lint.catalogue import RULES
@@ -36,31 +45,12 @@ from tilewright.measure.evidence import profile_figures
 from tilewright.measure.performance_model import PlanModel
 from tilewright.measure.preparation import NotPrepared
 from tilewright.prompts.advice import advice_lines
-from tilewright.records import (
-    PROFILES,
-    BadPlan,
-    Budget,
-    BuildFailure,
-    GpuProfile,
-    JudgedAnswer,
-    KernelProfile,
-    Kind,
-    LintFinding,
-    LintRule,
-    Measured,
-    Passed,
-    ScalarType,
-    Settings,
-    Severity,
-    Task,
-)
 from tilewright.store import Request
 from tilewright.tasks import RefusedRequest
 from tilewright.tasks.errors import BadArgument
 from tilewright.toolchain import build_plan
 from tilewright.verify.candidate import read_kernel
 
-Say = Callable[[str], None]
 _BARE = "nobody says how much is there: such tensors are taken large, and the roofline counts them whole"
 _ORDER = tuple(Weight)
 _BYTES_ONLY = "every input read once and every output written once; products are not counted without a reference"
@@ -95,11 +85,10 @@ def audit(
     as_json: terminal.JsonOption = False,
 ) -> None:
     """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
-    settings = Settings(author="")
+    settings = records.Settings(author="")
     if improve:
-        settings = terminal.settings_of(
-            author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds), base_url, spool
-        )
+        writer = author_name(model, author, os.environ)
+        settings = settings_of(writer, records.Budget(attempts, tokens, dollars, seconds), base_url, spool)
         if not reference and file.suffix != ".py":
             raise BadArgument("--improve needs a reference to judge by; give --reference FILE.py:FUNCTION")
         if as_json:
@@ -118,15 +107,15 @@ def audit(
         defines=tuple(define or ()),
         keep_references=True,
     )
-    device = choose_device(gpu, terminal.spool_path(spool))
+    device = choose_device(gpu, spool_path(spool))
     with contextlib.ExitStack() as stack:
         with terminal.progress() as say:
-            subject = read_subject(asked, reference, PROFILES[device.gpu], say, stack)
+            subject = read_subject(asked, reference, records.PROFILES[device.gpu], say, stack)
             found = audited(subject, device, say)
         report = audit_report(found, subject.file.text)
         for page in filter(None, (markdown, html)):
             write_page(report, page)
-        terminal.deliver(found, as_json, lambda console: print_document(console, report))
+        terminal.deliver(found, as_json, report)
         if not as_json:
             for page in filter(None, (markdown, html)):
                 print(f"wrote {page}")
@@ -156,7 +145,7 @@ class Subject:
 
 
 def read_subject(
-    asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, stack: contextlib.ExitStack
+    asked: Wanted, reference: str | None, gpu: records.GpuProfile, say: Say, stack: contextlib.ExitStack
 ) -> Subject:
     """Raises `BadArgument`, `KernelFileError`, and `NotDone` with the reasons where nothing could be imported."""
     path = asked.what
@@ -174,12 +163,14 @@ def read_subject(
     _, near = evaluate_tuned(file, arguments, gpu, TunedChoices.load(path))
     if near is None:
         return Subject(file, arguments, guessed, known)
-    shown = ", ".join(f"{name} = {value}" for name, value in near.winner.choice)
+    shown = named_values(dict(near.winner.choice))
     note = f"timed with {shown}: {near.why(gpu)}; judged with the first choices of the file"
     return Subject(file, arguments, guessed, known, choice=near.choice, notes=(note,))
 
 
-def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, stack: contextlib.ExitStack) -> Subject:
+def _imported(
+    asked: Wanted, reference: str | None, gpu: records.GpuProfile, say: Say, stack: contextlib.ExitStack
+) -> Subject:
     say(f"importing {asked.what.name}")
     known = stack.enter_context(launcher_reference(reference, asked.what, asked.shapes, asked.numbers))
     found = import_one(replace(asked, reference=known), say, "choose one with --function", terminal.FAULT)
@@ -210,11 +201,11 @@ def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, s
     )
 
 
-def _call(asked: Wanted, found: ImportedKernel, gpu: GpuProfile) -> tuple[dict[str, ArgumentValue], bool]:
+def _call(asked: Wanted, found: ImportedKernel, gpu: records.GpuProfile) -> tuple[dict[str, ArgumentValue], bool]:
     """The call of the source; where its sizes were only tried out, one of usual size, if the file takes one."""
     op, one = found.file.plan.op, found.record
     said, is_recorded = bool(asked.shapes or asked.numbers), asked.what.suffix == ".py"
-    if not is_recorded and not said and not any(each.scalar is ScalarType.INT for each in op.parameters):
+    if not is_recorded and not said and not any(each.scalar is records.ScalarType.INT for each in op.parameters):
         with contextlib.suppress(BadArgument):
             return complete_arguments(found.file, parse_arguments(op, (), one.call_numbers), gpu)
     own = parse_arguments(op, *found.said) if is_recorded else {}  # else the call has what was said
@@ -233,37 +224,33 @@ def audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
 
 
 def _audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
-    file, arguments, gpu = subject.file, subject.arguments, PROFILES[device.gpu]
-    task: Task | None = None
-    lint: tuple[LintFinding, ...] = ()
+    file, arguments, gpu = subject.file, subject.arguments, records.PROFILES[device.gpu]
+    task: records.Task | None = None
+    lint: tuple[records.LintFinding, ...] = ()
     unread: tuple[str, ...] = ()
     say("building")
     try:
         built = build_plan(file, arguments, gpu, subject.choice)
     except DoesNotApply as refusal:
         raise BadArgument(f"{file.name}:{refusal}") from None
-    if isinstance(built, BuildFailure):
+    if isinstance(built, records.BuildFailure):
         judged = judged_by_checkers(file, arguments, gpu, None, say)
         found = not_modelled("it does not build")
     else:
         say("reading the compiled code")
         read, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
         ends = [f"end of {name} " for name in subject.guessed_lengths]  # of tensors that nobody said the length of
-        bounds = [one for one in read if one.rule is LintRule.MISSING_BOUNDS]
+        bounds = [one for one in read if one.rule is records.LintRule.MISSING_BOUNDS]
         guessed = [one for one in bounds if any(end in one.evidence for end in ends)]
         lint = tuple(one for one in read if one not in guessed)
         examined = _without_reference if subject.reference is None else _with_reference
         task, judged, found = examined(subject, device, say)
-    (correctness, wrong), kind = judged, task.kind if task is not None else Kind.OTHER
-    known = kind is not Kind.OTHER and subject.reference is not None
+    (correctness, wrong), kind = judged, task.kind if task is not None else records.Kind.OTHER
+    known = kind is not records.Kind.OTHER and subject.reference is not None
     return Audit(
-        file=file.name,
-        identity=file.identity,
-        op=file.plan.op.name,
+        **vars(call_of(file, arguments, subject.guessed)),
         gpu=device.gpu,
         device=device.words,
-        arguments=describe_arguments(arguments),
-        guessed=subject.guessed,
         imported_from=subject.imported_from,
         notes=(*subject.notes, *(f"lint did not look at all of it: {one}" for one in unread)),
         correctness=correctness,
@@ -274,33 +261,33 @@ def _audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
     )
 
 
-def _with_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[Task, Judged, Timed]:
+def _with_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[records.Task, Judged, Timed]:
     """By the referee or, where it cannot call the kernel, by the emulator's checkers."""
     assert subject.reference is not None
     file, arguments = subject.file, subject.arguments
     say("reading the reference")
     task = replace(task_of_reference(subject.reference, arguments, device), name=file.plan.op.name)
     own = read_kernel(file.text, task)
-    with judges(task, Settings(author=""), device, say) as (referee, stopwatch):
-        answer: JudgedAnswer | None = None
-        if isinstance(own, BadPlan) or told_sizes(file, arguments):
+    with judges(task, records.Settings(author=""), device, say) as (referee, stopwatch):
+        answer: records.JudgedAnswer | None = None
+        if isinstance(own, records.BadPlan) or told_sizes(file, arguments):
             why = "sizes come as numbers here, and it changes tensors apart from them"
-            why = own.problems[0].message if isinstance(own, BadPlan) else why
+            why = own.problems[0].message if isinstance(own, records.BadPlan) else why
             correctness, wrong = judged_by_checkers(
-                file, arguments, PROFILES[device.gpu], subject.reference, say, subject.guessed_lengths
+                file, arguments, records.PROFILES[device.gpu], subject.reference, say, subject.guessed_lengths
             )
             notes = (*correctness.notes, f"the referee was not asked: {why}")
             judged: Judged = replace(correctness, notes=notes), wrong
         else:
             say("judging")
             verdict = referee.judge(own)
-            answer = verdict.answer if isinstance(verdict, Passed) else None
+            answer = verdict.answer if isinstance(verdict, records.Passed) else None
             judged = judged_by_referee(verdict, own, file)
         return task, judged, _timed(subject, device, say, stopwatch, answer, _BYTES_AND_PRODUCTS)
 
 
-def _without_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[Task | None, Judged, Timed]:
-    file, arguments, gpu = subject.file, subject.arguments, PROFILES[device.gpu]
+def _without_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[records.Task | None, Judged, Timed]:
+    file, arguments, gpu = subject.file, subject.arguments, records.PROFILES[device.gpu]
     judged = judged_by_checkers(file, arguments, gpu, None, say, subject.guessed_lengths)
     try:
         task = task_of_file(file, arguments, gpu)
@@ -314,14 +301,19 @@ def _without_reference(subject: Subject, device: ChosenDevice, say: Say) -> tupl
 
 
 def _timed(
-    subject: Subject, device: ChosenDevice, say: Say, stopwatch: Stopwatch, answer: JudgedAnswer | None, floor_is: str
+    subject: Subject,
+    device: ChosenDevice,
+    say: Say,
+    stopwatch: Stopwatch,
+    answer: records.JudgedAnswer | None,
+    floor_is: str,
 ) -> Timed:
     say("timing")
     file, choice = subject.file, subject.choice
     try:
         told = answer if choice is None else None  # it is of the first choices
         measured = None if device.is_emulated else stopwatch.measure(file, choice, told)
-        found = timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
+        found = timed(file, stopwatch, measured if isinstance(measured, records.Measured) else None, choice)
     except NotPrepared as problem:
         found = not_modelled(problem)
     return replace(found, speed=replace(found.speed, floor_is=floor_is))
@@ -351,38 +343,27 @@ def _request(subject: Subject, file: Path, named: str | None) -> Request:
     return Request(path.read_text("utf-8"), shapes, numbers, function=function)
 
 
-_COUNTED = (LintRule.UNCOALESCED, LintRule.BANK_CONFLICT)  # told better by counts, line by line
-_WEIGHTS = {Severity.ERROR: Weight.FAULT, Severity.WARNING: Weight.COST, Severity.REMARK: Weight.REMARK}
+_COUNTED = (records.LintRule.UNCOALESCED, records.LintRule.BANK_CONFLICT)  # told better by counts, line by line
+_WEIGHTS = {
+    records.Severity.ERROR: Weight.FAULT,
+    records.Severity.WARNING: Weight.COST,
+    records.Severity.REMARK: Weight.REMARK,
+}
 _AT_BOUND = 1.05  # of the least that the model gives the task
 _MOST_WAITS, _LEAST_WAIT = 2, 0.15  # lines where the GPU's counters saw warps wait; of all samples
-_BY_LINES = {LintRule.NARROW_LOAD: what_if.vectorised, LintRule.ACCIDENTAL_DOUBLE: what_if.in_f32}
-
-# What helps against each resource of the model.
-_REMEDIES = {
-    "device memory": "move fewer bytes: read each input once, keep what is used again in registers or shared memory, "
-    "fuse with the operations before and after, store 16-bit values",
-    "L2 cache": "let neighbouring lanes touch neighbouring elements, and read shared things once per block through "
-    "shared memory; add up in registers before atomics",
-    "L1 and shared memory": "fewer and wider exchanges: 16 bytes a lane, values kept in registers, rows padded or "
-    "swizzled, neighbouring lanes at neighbouring elements",
-    "issue slots": "fewer instructions: vector loads, index arithmetic outside loops and in 32 bits, unrolled loops, "
-    "tensor cores for products",
-    "special functions": "__expf, exp2f with the factor folded in, one reciprocal for many divisions",
-    "tensor cores": "larger tiles, and on Hopper wgmma fed by TMA, which reach more of the peak than mma.sync",
-    "starting blocks": "fewer and longer blocks: more elements for each thread, or blocks that stay and go on",
-    "latency": "more loads under way: vectors, unrolled loops, cp.async ahead of use; more blocks, or a long row "
-    "shared by several blocks",
-}
+_BY_LINES = {records.LintRule.NARROW_LOAD: what_if.vectorised, records.LintRule.ACCIDENTAL_DOUBLE: what_if.in_f32}
 
 
 @dataclass(frozen=True)
 class Timed:
     speed: Speed
     model: PlanModel | None
-    profiles: tuple[KernelProfile, ...] = ()
+    profiles: tuple[records.KernelProfile, ...] = ()
 
 
-def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, choice: Choice | None = None) -> Timed:
+def timed(
+    file: KernelFile, stopwatch: Stopwatch, measured: records.Measured | None, choice: Choice | None = None
+) -> Timed:
     """Modelled, with the measured time and the GPU's counters where there is one. Raises `NotPrepared`."""
     done = stopwatch.profiled(file, choice)
     profiles = () if isinstance(done, str) else done.profiles
@@ -406,7 +387,9 @@ def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, cho
     return Timed(speed, model, profiles)
 
 
-def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[LintFinding]) -> Iterator[Suggestion]:
+def cost_suggestions(
+    file: KernelFile, task: records.Task, found: Timed, lint: Sequence[records.LintFinding]
+) -> Iterator[Suggestion]:
     """What lint reads, what counts and counters tell by line, and the resource that bounds it."""
     model = found.model
     for one in lint:
@@ -420,10 +403,10 @@ def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[
         yield from _bottleneck(model)
 
 
-def _lint_gain(model: PlanModel, task: Task, finding: LintFinding) -> float | None:
-    if finding.rule is LintRule.SPILL:
+def _lint_gain(model: PlanModel, task: records.Task, finding: records.LintFinding) -> float | None:
+    if finding.rule is records.LintRule.SPILL:
         change = what_if.without_spills(finding.kernel)
-    elif finding.rule is LintRule.LOCAL_ARRAY:  # which is declared at one line and used at others
+    elif finding.rule is records.LintRule.LOCAL_ARRAY:  # which is declared at one line and used at others
         change = what_if.at_lines(finding.kernel, range(1, 1 << 20), what_if.in_registers)
     elif finding.rule in _BY_LINES and finding.line is not None:
         change = what_if.at_lines(finding.kernel, {finding.line}, _BY_LINES[finding.rule])
@@ -432,14 +415,14 @@ def _lint_gain(model: PlanModel, task: Task, finding: LintFinding) -> float | No
     return what_if.speedup_with(model, task, change)
 
 
-def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggestion]:
+def _costly(model: PlanModel, task: records.Task, file: KernelFile) -> Iterator[Suggestion]:
     """Lines whose requests take more sectors or passes than their bytes need, by the emulator's counts."""
     for launch in model.launches:
         for one in costly_lines(launch.facts.listing):
             gain = what_if.speedup_with(model, task, what_if.at_lines(one.kernel, {one.line}, what_if.coalesced))
             shared = "shared" in one.message
             what = "bank conflicts" if shared else "uncoalesced access"
-            rule = RULES[LintRule.BANK_CONFLICT if shared else LintRule.UNCOALESCED]
+            rule = RULES[records.LintRule.BANK_CONFLICT if shared else records.LintRule.UNCOALESCED]
             place = (one.kernel, one.line, source_at(file, one.line))
             yield Suggestion(Weight.COST, what, *place, one.message, rule.why, rule.remedy, gain)
 
@@ -450,15 +433,14 @@ def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
         return
     term = modelled.bounds[0]
     kernel = max(model.launches, key=lambda launch: launch.time_us).facts.counted.launch.kernel
-    evidence = (
-        f"{term.time_us:.1f} us alone, {term.time_us / modelled.time_us:.0%} of the whole as modelled: {term.detail}"
-    )
+    share = term.time_us / modelled.time_us
+    evidence = f"{term.time_us:.1f} us alone, {share:.0%} of the whole as modelled: {term.detail}"
     why = "of all resources it takes the longest; what others take hides behind it"
-    remedy, gain = _REMEDIES.get(term.name, ""), what_if.speedup_without(model, term.name)
+    remedy, gain = REMEDIES.get(term.name, ""), what_if.speedup_without(model, term.name)
     yield Suggestion(Weight.COST, f"bound by {term.name}", kernel, None, "", evidence, why, remedy, gain)
 
 
-def _waits(profiles: Sequence[KernelProfile], file: KernelFile) -> Iterator[Suggestion]:
+def _waits(profiles: Sequence[records.KernelProfile], file: KernelFile) -> Iterator[Suggestion]:
     """Lines where the GPU's own counters saw warps wait."""
     for one in profiles:
         heavy = sorted(one.lines, key=lambda line: -line.samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from tilewright.devices.protocol import Device
-from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
-from tilewright.frontends.api.judges import locked_gpu
-from tilewright.frontends.api.requests import MODEL_EAGER, EagerAnswer, EagerRequest, task_of_file, task_of_reference
+from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices, spool_path
+from tilewright.frontends.api.judges import Say, eager_model, locked_gpu
+from tilewright.frontends.api.requests import task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.judging import judged_by_checkers
 from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
-from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.emulated_counts import NotCounted, count_plan
@@ -31,8 +30,6 @@ from tilewright.records.measurement import ratio_interval
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
 from tilewright.store import write_text
 from tilewright.tasks.errors import BadArgument
-
-Say = Callable[[str], None]
 
 
 def bench(
@@ -57,19 +54,17 @@ def bench(
     terminal.check_writable("--plot", plot, ".svg")
     usual = USUAL_BASELINES if reference else ()
     others = tuple(name for one in (against.split(",") if against else usual) if (name := one.strip()))
-    said = [one for one in others if one in BASELINES]
-    if said and not reference:
-        raise BadArgument(
-            f"--against {', '.join(said)}: PyTorch's code is not known; give --reference FILE.py:FUNCTION"
-        )
-    device = choose_device(gpu, terminal.spool_path(spool))
+    named = [one for one in others if one in BASELINES]
+    if named and not reference:
+        raise BadArgument(f"--against {', '.join(named)}: PyTorch's code is unknown; give --reference FILE.py:FUNCTION")
+    device = choose_device(gpu, spool_path(spool))
     with terminal.progress() as say:
         kernel = terminal.read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
         with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             report = _Bench(file, kernel, others, known, device, say).run()
     if plot is not None:
         write_text(plot, bench_picture(report))
-    terminal.deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
+    terminal.deliver(report, as_json, bench_report(report))
     terminal.exit_with(report.exit_status)
 
 
@@ -117,7 +112,7 @@ class _Bench:
                 rows, notes = self._measured(task, gpu, reference, least_us)
             else:
                 rows, notes = self._modelled(task, emulator, reference, least_us)
-        told = [replace(row, judged=judged[row.name].words) if row.name in judged else row for row in rows]
+        beside = [replace(row, judged=judged[row.name].words) if row.name in judged else row for row in rows]
         return BenchReport(
             file=str(self._path),
             op=task.name,
@@ -127,7 +122,7 @@ class _Bench:
             arguments=describe_arguments(self._arguments),
             guessed=self._kernel.guessed,
             floor_us=least_us,
-            rows=_beside_first(told),
+            rows=_beside_first(beside),
             wrong=tuple(name for name, found in judged.items() if found.passed is False),
             notes=(*notes, *filter(None, (self._kernel.note,))),
         )
@@ -187,12 +182,12 @@ class _Bench:
         if name != EAGER or reference is None:
             return BenchRow(name, None, note="not modelled: what it compiles is known on a GPU only")
         try:
-            found: EagerAnswer = reference.call(MODEL_EAGER, EagerRequest(task), EagerAnswer)
+            time_us, kernels = eager_model(task, reference)
         except (ReferenceProblem, RuntimeError) as problem:
             return BenchRow(name, None, note=f"not modelled: {str(problem).splitlines()[0]}")
-        plural = "s one after the other" if found.kernels != 1 else ""
-        note = f"its {found.kernels} kernel{plural} at the speed of a copy, from their sizes alone"
-        return BenchRow(name, found.time_us, note=note)
+        plural = "s one after the other" if kernels != 1 else ""
+        note = f"its {kernels} kernel{plural} at the speed of a copy, from their sizes alone"
+        return BenchRow(name, time_us, note=note)
 
 
 def _beside_first(rows: list[BenchRow]) -> tuple[BenchRow, ...]:
@@ -212,9 +207,7 @@ def _files(path: Path, against: Sequence[str]) -> list[Path]:
     paths = [Path(one) for one in against if one not in BASELINES]
     for other in paths:
         if other.suffix != ".cu" or not other.is_file():
-            raise BadArgument(
-                f"--against {other}: write a kernel file that is there, or some of {', '.join(BASELINES)}"
-            )
+            raise BadArgument(f"--against {other}: write a kernel file that is there, or one of {', '.join(BASELINES)}")
     names = [one.name for one in (path, *paths)]
     if len({*names}) < len(names):
         raise BadArgument(f"--against: two files are called {max(names, key=names.count)}; give one another name")

@@ -18,21 +18,7 @@ from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulation.listing import costly_lines, make_listing
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
 from tilewright.frontends.cli import terminal
-from tilewright.frontends.report.checks import (
-    BufferReport,
-    BuildReport,
-    BuiltTarget,
-    CheckOutcome,
-    CheckReport,
-    CompiledReport,
-    FailedTarget,
-    build_report,
-    check_report,
-    describe_arguments,
-    failure_report,
-    lint_report,
-)
-from tilewright.frontends.report.terminal import show as print_document
+from tilewright.frontends.report import checks
 from tilewright.importing.calls import is_block
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.lint import lint_plan
@@ -55,8 +41,7 @@ def build(
     file: terminal.FileArgument,
     arch: terminal.ArchesOption = None,
     gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}."),
+        list[str] | None, typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}.")
     ] = None,
     shape: terminal.ShapeOption = None,
     set_: terminal.SetOption = None,
@@ -77,7 +62,7 @@ def build(
         for result in builds:
             (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
             (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
-    terminal.deliver(report, as_json, lambda console: print_document(console, build_report(kernel.file, report)))
+    terminal.deliver(report, as_json, checks.build_report(kernel.file, report))
     for result in builds if sass and not as_json else ():
         terminal.stdout_console().print(sass_text(result), markup=False, highlight=False)
     terminal.exit_with(int(not report.succeeded))
@@ -102,13 +87,13 @@ def lint(
         raise BadArgument(f"{file_.name}:{refusal}") from None
     if isinstance(built, records.BuildFailure):
         failure = built
-        terminal.deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
+        terminal.deliver(failure, as_json, checks.failure_report(failure))
         terminal.exit_with(1)
         return
     findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file_, arguments))
-    facts = file_.name, file_.identity, file_.plan.op.name, profile.name, describe_arguments(arguments)
+    facts = file_.name, file_.identity, file_.plan.op.name, profile.name, checks.describe_arguments(arguments)
     report = records.LintReport(*facts, kernel.guessed, findings, unread)
-    terminal.deliver(report, as_json, lambda console: print_document(console, lint_report(file_, report)))
+    terminal.deliver(report, as_json, checks.lint_report(file_, report))
     terminal.exit_with(int(report.has_errors))
 
 
@@ -141,9 +126,7 @@ def check(
 ) -> None:
     """Run a kernel in the emulator: find out-of-bounds, races, uninitialised reads; compare with a reference."""
     if reference and blocks:
-        raise BadArgument(
-            "--blocks leaves most of the results unwritten, so there is nothing to compare; drop one of the two"
-        )
+        raise BadArgument("--blocks leaves most results unwritten, so there is nothing to compare; drop one of the two")
     (profile,) = choose_profiles([], [gpu])
     with terminal.progress() as say:
         kernel = terminal.read_kernel(file, shape, set_, profile, say)
@@ -152,14 +135,14 @@ def check(
             options = CheckOptions(
                 gpu=profile,
                 emulation=records.Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
-                reference=known,
+                reference=original(known),
                 contents=parse_contents(kernel.file.plan.op, fill or []),
                 tolerance=tolerance,
                 seconds=seconds,
                 keep_counts=counters,
             )
             report = check_file(kernel.file, kernel.arguments, kernel.guessed, options, say)
-    terminal.deliver(report, as_json, lambda console: print_document(console, check_report(kernel.file, report)))
+    terminal.deliver(report, as_json, checks.check_report(kernel.file, report))
     terminal.exit_with(report.outcome.exit_status)
 
 
@@ -170,36 +153,38 @@ def _say_import(note: str) -> None:
 
 def _built(
     kernel: terminal.Kernel, gpus: Sequence[GpuProfile], tuned: TunedChoices
-) -> tuple[BuildReport, tuple[Build, ...]]:
+) -> tuple[checks.BuildReport, tuple[Build, ...]]:
     """The file compiled for every GPU, with what was tuned for it."""
     file, arguments = kernel.file, kernel.arguments
-    targets: list[BuiltTarget | FailedTarget] = []
+    targets: list[checks.BuiltTarget | checks.FailedTarget] = []
     builds: list[Build] = []
     for gpu in gpus:
         try:
             _, near = evaluate_tuned(file, arguments, gpu, tuned)
             built = build_plan(file, arguments, gpu, near.choice if near is not None else None)
         except DoesNotApply as refusal:
-            targets.append(FailedTarget(gpu.name, gpu.arch, False, str(refusal), ()))
+            targets.append(checks.FailedTarget(gpu.name, gpu.arch, False, str(refusal), ()))
             continue
         if isinstance(built, records.BuildFailure):
-            targets.append(FailedTarget(gpu.name, gpu.arch, True, built.reason.value, built.diagnostics))
+            targets.append(checks.FailedTarget(gpu.name, gpu.arch, True, built.reason.value, built.diagnostics))
             continue
         why = near.why(gpu) if near is not None else tuned.why_first(file, gpu, arguments)
         targets.append(_target(built, why))
         builds += [built.build] if built.build is not None else []
-    facts = file.name, file.identity, file.plan.op.name, describe_arguments(arguments)
-    return BuildReport(*facts, kernel.guessed, tuple(targets)), tuple(builds)
+    call = vars(checks.call_of(file, arguments, kernel.guessed))
+    return checks.BuildReport(**call, targets=tuple(targets)), tuple(builds)
 
 
-def _target(built: BuiltPlan, why_choice: str) -> BuiltTarget:
+def _target(built: BuiltPlan, why_choice: str) -> checks.BuiltTarget:
     evaluation, build = built.evaluation, built.build
     launches = [step for step in evaluation.steps if isinstance(step, records.Launch)]
-    return BuiltTarget(
+    return checks.BuiltTarget(
         gpu=evaluation.gpu.name,
         arch=evaluation.gpu.arch,
         constants=evaluation.constants,
-        buffers=tuple(BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers),
+        buffers=tuple(
+            checks.BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers
+        ),
         launches=tuple(report_launch(step, build, evaluation.gpu) for step in launches) if build else (),
         library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, records.Launch)),
         compiled=_compiled(build) if build else None,
@@ -207,12 +192,12 @@ def _target(built: BuiltPlan, why_choice: str) -> BuiltTarget:
     )
 
 
-def _compiled(build: Build) -> CompiledReport:
+def _compiled(build: Build) -> checks.CompiledReport:
     try:
         sass = highlights(build)
     except ToolchainError:
         sass = {}  # no disassembler: everything else is still worth showing
-    return CompiledReport(len(build.cubin), build.key, build.compiler, build.seconds, build.warnings, sass)
+    return checks.CompiledReport(len(build.cubin), build.key, build.compiler, build.seconds, build.warnings, sass)
 
 
 def told_sizes(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
@@ -241,23 +226,28 @@ def sizes_may_vary(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> 
 class CheckOptions:
     gpu: GpuProfile
     emulation: records.Emulation
-    reference: tuple[Path, str] | None = None  # only where all blocks run
+    reference: tuple[str, str, Path | None] | None = None  # text, function, folder; only where all blocks run
     contents: Mapping[str, records.Content] = field(default_factory=dict)  # for tensors that want other than the usual
     tolerance: float | None = None
     seconds: float = 120.0
     keep_counts: bool = False  # in the report
 
 
+def original(known: tuple[Path, str] | None) -> tuple[str, str, Path] | None:
+    """The text of a file with a reference, its function, and the folder it lies in."""
+    return None if known is None else (known[0].read_text("utf-8"), known[1], known[0].parent)
+
+
 def check_file(
     file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool, options: CheckOptions, say: Say
-) -> CheckReport:
+) -> checks.CheckReport:
     """The whole check. Raises `BadArgument`, `ToolchainError`, `DeviceError`, `KernelFileError`."""
     check = _Check(file, arguments, guessed, options, say)
     if options.reference is None:
         return check.run(None)
-    path, function = options.reference
+    text, function, folder = options.reference
     # Started first, because importing torch takes longer than most checks.
-    with Reference(path.read_text(encoding="utf-8"), function, folder=path.parent) as reference:
+    with Reference(text, function, folder=folder or "") as reference:
         return check.run(reference)
 
 
@@ -269,15 +259,15 @@ class _Check:
     options: CheckOptions
     say: Say
 
-    def run(self, reference: Reference | None) -> CheckReport:
+    def run(self, reference: Reference | None) -> checks.CheckReport:
         options, gpu = self.options, self.options.gpu
         self.say(f"building for {gpu.arch}")
         try:
             built = build_plan(self.file, self.arguments, gpu)
         except DoesNotApply as refusal:
-            return self._report(CheckOutcome.DOES_NOT_APPLY, str(refusal))
+            return self._report(checks.CheckOutcome.DOES_NOT_APPLY, str(refusal))
         if isinstance(built, records.BuildFailure):
-            return self._report(CheckOutcome.NOT_BUILT, built.reason.value, diagnostics=built.diagnostics)
+            return self._report(checks.CheckOutcome.NOT_BUILT, built.reason.value, diagnostics=built.diagnostics)
         read, _ = lint_plan(built, self.arguments, other_sizes=False)
         report = partial(self._report, lint=tuple(finding for finding in read if finding.rule not in _COUNTED))
         job, schedules = self._job(built), options.emulation.schedules
@@ -286,8 +276,10 @@ class _Check:
             execution = device.execute(job)
         if isinstance(execution, records.Faulted):
             if execution.kind is records.FaultKind.UNSUITABLE:
-                return report(CheckOutcome.NOT_EMULABLE, execution.message)
-            return report(CheckOutcome.FAULTED, f"{execution.kind.value}: {execution.message}", execution.emulated)
+                return report(checks.CheckOutcome.NOT_EMULABLE, execution.message)
+            return report(
+                checks.CheckOutcome.FAULTED, f"{execution.kind.value}: {execution.message}", execution.emulated
+            )
         results: tuple[ResultVerdict, ...] = ()
         if reference is not None:
             self.say("comparing with the reference")
@@ -296,12 +288,12 @@ class _Check:
                 answer: CallJudgement = reference.call(JUDGE, request, CallJudgement, options.seconds)
             except ReferenceProblem as problem:
                 assert options.reference is not None
-                raise BadArgument(f"{options.reference[0]}: {problem}") from None
+                raise BadArgument(f"--reference {options.reference[1]}: {problem}") from None
             results = answer.results
         wrong = [one.name for one in results if not one.agrees]
-        outcome = CheckOutcome.FINDINGS if execution.findings else CheckOutcome.CLEAN
+        outcome = checks.CheckOutcome.FINDINGS if execution.findings else checks.CheckOutcome.CLEAN
         reason = f"{', '.join(wrong)} is not what the reference computes" if wrong else ""
-        outcome = CheckOutcome.WRONG if wrong else outcome
+        outcome = checks.CheckOutcome.WRONG if wrong else outcome
         return report(outcome, reason, execution.emulated, results=results, compared=reference is not None)
 
     def _job(self, built: BuiltPlan) -> records.Job:
@@ -348,7 +340,7 @@ class _Check:
 
     def _report(
         self,
-        outcome: CheckOutcome,
+        outcome: checks.CheckOutcome,
         reason: str,
         emulated: records.EmulatedRun | None = None,
         *,
@@ -356,18 +348,14 @@ class _Check:
         compared: bool = False,
         diagnostics: tuple[records.Diagnostic, ...] = (),
         lint: tuple[records.LintFinding, ...] = (),
-    ) -> CheckReport:
+    ) -> checks.CheckReport:
         seen = emulated or _NOTHING_RAN
         listings = tuple(make_listing(one, self.file.name, self.file.text) for one in seen.counts)
         kept = seen if self.options.keep_counts else replace(seen, counts=())
-        return CheckReport(
+        return checks.CheckReport(
             **vars(kept),
-            file=self.file.name,
-            identity=self.file.identity,
-            op=self.file.plan.op.name,
+            **vars(checks.call_of(self.file, self.arguments, self.guessed)),
             gpu=self.options.gpu.name,
-            arguments=describe_arguments(self.arguments),
-            guessed=self.guessed,
             outcome=outcome,
             reason=reason,
             results=results,

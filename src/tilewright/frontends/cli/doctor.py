@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -13,16 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from tilewright import __version__
 from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import NCU
 from tilewright.devices.sanitizer import SANITIZER
 from tilewright.frontends.cli.terminal import FAULT, JsonOption, deliver, exit_with
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report.runs import number_of
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
@@ -39,7 +38,7 @@ class State(str, Enum):
     PROBLEM = "problem"
 
 
-_MARKS = {State.GOOD: ("ok", "green"), State.ABSENT: ("-", "yellow"), State.PROBLEM: ("!", "red")}
+_MARKS = {State.GOOD: ("ok", doc.Tone.GOOD), State.ABSENT: ("-", doc.Tone.FAIR), State.PROBLEM: ("!", doc.Tone.BAD)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class MachineFact:
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine offers (GPU, driver, compiler, headers, keys by name, disk) and what would improve it."""
     facts = diagnose()
-    deliver(facts, as_json, lambda console: show_facts(console, facts))
+    deliver(facts, as_json, [facts_table(facts)])
     exit_with(FAULT if any(fact.blocks for fact in facts) else 0)
 
 
@@ -66,16 +65,12 @@ def diagnose() -> tuple[MachineFact, ...]:
     return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), *authors, _runs(), _disk())
 
 
-def show_facts(console: Console, facts: tuple[MachineFact, ...]) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
+def facts_table(facts: tuple[MachineFact, ...]) -> doc.Table:
+    rows: list[tuple[doc.Cell, ...]] = []
     for fact in facts:
-        table.add_row(Text(*_MARKS[fact.state]), fact.about, Text(fact.found))
-        if fact.improve:
-            table.add_row("", "", Text(f"-> {fact.improve}", style="dim"))
-    console.print(table)
+        rows.append(((doc.Mark(*_MARKS[fact.state]),), (doc.Mark(fact.about),), fact.found))
+        rows += [("", "", (doc.Mark(f"-> {fact.improve}", doc.Tone.FAINT),))] if fact.improve else []
+    return doc.Table(("", "", ""), tuple(rows))
 
 
 def _system() -> MachineFact:
@@ -102,14 +97,15 @@ def _compiler() -> Iterator[MachineFact]:
         return
     yield MachineFact("compiler", State.GOOD, f"{toolkit.compiler} ({toolkit.library})")
     advice = "pip install --no-deps nvidia-cutlass, for files that include <cute/...>"
-    yield _path("CuTe headers", toolkit.cute_include, "not found", advice)
-    yield _path("disassembler", toolkit.nvdisasm, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
+    yield _fact("CuTe headers", toolkit.cute_include, "not found", advice)
+    yield _fact("disassembler", toolkit.nvdisasm, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
 
 
-def _path(about: str, path: object, absent: str, advice: str) -> MachineFact:
-    if path is None:
+def _fact(about: str, found: object, absent: str, advice: str) -> MachineFact:
+    """What was found, or what its absence means and what to do about it."""
+    if found is None:
         return MachineFact(about, State.ABSENT, absent, advice)
-    return MachineFact(about, State.GOOD, str(path))
+    return MachineFact(about, State.GOOD, str(found))
 
 
 def _gpu() -> Iterator[MachineFact]:
@@ -127,46 +123,40 @@ def _gpu() -> Iterator[MachineFact]:
     yield _driver(driver)
     install = "install it with the CUDA toolkit: "
     use = f"{install}the last stage then sees the GPU's own counters"
-    yield _path("profiler", NCU.find(), "Nsight Compute (ncu) not found", use)
+    yield _fact("profiler", NCU.find(), "Nsight Compute (ncu) not found", use)
     use = f"{install}kernels that no emulator runs are then checked"
-    yield _path("sanitizer", SANITIZER.find(), "compute-sanitizer not found", use)
+    yield _fact("sanitizer", SANITIZER.find(), "compute-sanitizer not found", use)
 
 
 def _driver(driver: tuple[int, int]) -> MachineFact:
-    text = f"supports CUDA {driver[0]}.{driver[1]}"
-    try:
+    text, state, advice = f"supports CUDA {driver[0]}.{driver[1]}", State.GOOD, ""
+    with contextlib.suppress(ToolchainError):
         major, minor = find_toolkit().compiler.split()[-1].split(".")[:2]  # 13 and 0 of "NVRTC 13.0.88"
-    except ToolchainError:
-        return MachineFact("driver", State.GOOD, text)
-    if (int(major), int(minor)) > driver:
-        advice = (
-            f"the compiler is CUDA {major}.{minor}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* or a newer "
-            "driver if a kernel fails to load"
-        )
-        return MachineFact("driver", State.PROBLEM, text, advice)
-    return MachineFact("driver", State.GOOD, text)
+        if (int(major), int(minor)) > driver:
+            fitting = f"nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.*"
+            advice = (
+                f"the compiler is CUDA {major}.{minor}; install {fitting} or a newer driver if a kernel fails to load"
+            )
+            state = State.PROBLEM
+    return MachineFact("driver", state, text, advice)
 
 
 def _launcher() -> MachineFact:
-    if launcher_available():
-        return MachineFact("launcher", State.GOOD, "compiled")
     advice = "install a C compiler and reinstall tilewright; calls then cost a few microseconds less"
-    return MachineFact("launcher", State.ABSENT, "pure Python", advice)
+    return _fact("launcher", "compiled" if launcher_available() else None, "pure Python", advice)
 
 
 def _emulator() -> MachineFact:
     problem = core_problem()
-    if problem is None:
-        return MachineFact("emulator", State.GOOD, f"compiled, {core_width()} code chosen for this processor")
-    return MachineFact("emulator", State.ABSENT, "its interpreter is not compiled; kernels need a GPU to run", problem)
+    found = None if problem is not None else f"compiled, {core_width()} code chosen for this processor"
+    return _fact("emulator", found, "its interpreter is not compiled; kernels need a GPU to run", problem or "")
 
 
 def _keys() -> MachineFact:
     keys = key_variables()
-    present = [name for name in keys if os.environ.get(name, "").strip()]
-    if present:
-        return MachineFact("keys", State.GOOD, f"{', '.join(present)} set")
-    return MachineFact("keys", State.ABSENT, f"none of {', '.join(keys)} is set; nothing here needs one")
+    present = ", ".join(name for name in keys if os.environ.get(name, "").strip())
+    absent = f"none of {', '.join(keys)} is set; nothing here needs one"
+    return _fact("keys", f"{present} set" if present else None, absent, "")
 
 
 def _author() -> MachineFact:
@@ -201,17 +191,13 @@ def _runs() -> MachineFact:
     store = Store()
     listing = store.runs()
     kernels = sum(1 for _ in store.library.all())
-    counts = [_count(len(listing.runs), "run"), f"{_count(kernels, 'kernel')} in the library"]
-    counts += [f"{_count(len(listing.waiting), 'request')} without a specification"] if listing.waiting else []
+    counts = [number_of(len(listing.runs), "run"), f"{number_of(kernels, 'kernel')} in the library"]
+    counts += [f"{number_of(len(listing.waiting), 'request')} without a specification"] if listing.waiting else []
     text = f"{store.home}: {', '.join(counts)}"
     if listing.broken:
         advice = f"{len(listing.broken)} cannot be read; `tilewright runs` says why"
         return MachineFact("runs", State.PROBLEM, text, advice)
     return MachineFact("runs", State.GOOD, text)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _disk() -> MachineFact:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from tilewright.exports import cuda_project
 from tilewright.exports import publish as publishing
-from tilewright.exports.cuda_project import Exported, Target
-from tilewright.exports.publish import Publication, check_publishable, checked_repository
+from tilewright.exports.cuda_project import Target
+from tilewright.exports.publish import check_publishable, checked_repository
 from tilewright.exports.source import Reference, Source, from_files, from_run, with_backward
 from tilewright.exports.writing import RECORD, NotPublishable, read_record
 from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.terminal import deliver, progress, reference_of, stderr_console
+from tilewright.frontends.report.document import say_each
+from tilewright.frontends.report.runs import number_of
 from tilewright.records import PROFILES, UNSTATED
 from tilewright.store import NoSuchRun, Store
 from tilewright.tasks.errors import BadArgument
@@ -59,7 +59,10 @@ def export(
     archs = list(dict.fromkeys(profile.arch for profile in choose_profiles(arch, []))) if arch else []
     with progress() as say:
         done = cuda_project.export(source, Target(to), output, name, archs, say, layer=layer)
-    deliver(done, as_json, lambda console: _show(console, done))
+    sets = f"{number_of(done.sets, 'set')} of constants for {', '.join(done.archs)}"
+    lines = [f"wrote {done.folder}: {done.files} files, {done.bytes / 1e6:.1f} MB, {sets}"]
+    lines += [*(f"note: {note}" for note in done.notes), f"see {Path(done.folder) / 'README.md'}"]
+    deliver(done, as_json, say_each(lines))
 
 
 def read_source(what: Sequence[str]) -> Source:
@@ -89,14 +92,6 @@ def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -
     return replace(source, calls=(call, *source.calls), guessed=guessed)
 
 
-def _show(console: Console, done: Exported) -> None:
-    sets = f"{done.sets} set{'s' if done.sets != 1 else ''} of constants for {', '.join(done.archs)}"
-    console.print(Text(f"wrote {done.folder}: {done.files} files, {done.bytes / 1e6:.1f} MB, {sets}"))
-    for note in done.notes:
-        console.print(Text(f"note: {note}"))
-    console.print(Text(f"see {Path(done.folder) / 'README.md'}"))
-
-
 def publish(
     what: Annotated[str, typer.Argument(help="An export --to hub, or a run.", metavar="DIR|RUN", show_default=False)],
     to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
@@ -124,14 +119,9 @@ def publish(
             name = to.rpartition("/")[2].replace("-", "_").replace(".", "_")
             cuda_project.export(source, Target.HUB, folder, name, (), say, repository=to)
         done = check_publishable(folder, to) if dry_run else publishing.publish(folder, to, private, say)
-    deliver(done, as_json, lambda console: _show_upload(console, done))
-
-
-def _show_upload(console: Console, done: Publication) -> None:
-    for path, size in done.files.items():
-        console.print(Text(f"{size:>10}  {path}"))
-    total = f"{len(done.files)} files, {done.bytes / 1e6:.1f} MB, of run {done.run}, licence {done.licence}"
+    lines = [f"{size:>10}  {path}" for path, size in done.files.items()]
     place = f"published {done.address}" if done.uploaded else f"would go to {done.repository}"
-    console.print(Text(f"{place}: {total}"))
-    if not done.uploaded:
-        stderr_console().print(Text("nothing was sent; leave --dry-run out to publish"))
+    total = f"{len(done.files)} files, {done.bytes / 1e6:.1f} MB, of run {done.run}, licence {done.licence}"
+    deliver(done, as_json, say_each([*lines, f"{place}: {total}"]))
+    if not as_json and not done.uploaded:
+        stderr_console().print("nothing was sent; leave --dry-run out to publish")

@@ -11,22 +11,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.cli import judging, terminal
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
+from tilewright.frontends.report.document import say_each
+from tilewright.importing import importer
 from tilewright.importing.calls import CallArgument
-from tilewright.importing.importer import (
-    Imported,
-    import_function,
-    launched_elsewhere,
-    launchers,
-    other_launching_functions,
-)
 from tilewright.importing.launch_sites import launch_sites
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
@@ -41,9 +34,7 @@ from tilewright.tasks.errors import BadArgument
 _MODEL_SECONDS = 180.0
 _MOST_FILES = 200
 NOT_COMPARED = "not compared"  # clean, but a reference was given that nothing was compared with
-_GUESSED = (
-    "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
-)
+_GUESSED = "sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,7 @@ def import_command(
     said = tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ())
     with progress() as say, launcher_reference(reference, what, said[0], said[1]) as known:
         report = import_files(Wanted(what, output, tuple(function or ()), known, *said), say)
-    deliver(report, as_json, lambda console: _show(console, report))
+    deliver(report, as_json, say_each(_lines(report)))
     exit_with(report.exit_status)
 
 
@@ -208,8 +199,8 @@ class _Importer:
 
     def _cuda(self, path: Path) -> None:
         source = self._linked(path)
-        found = launchers(source)
-        found += [name for name in other_launching_functions(source, found) if name not in found]
+        found = importer.launchers(source)
+        found += [name for name in importer.other_launching_functions(source, found) if name not in found]
         hosts = {site.name: site.host.name for site in launch_sites(source)} | {name: name for name in found}
         asked = self.wanted.functions  # launchers, or launches of theirs that come in alone
         names = list(dict.fromkeys(hosts[name] for name in asked if hosts.get(name) in found)) if asked else found
@@ -225,7 +216,7 @@ class _Importer:
         """The source, with the files beside it that define kernels which it launches and only declares."""
         text = _text(path)
         source = read_source(path.name, text, path.parent, self.include, self.wanted.defines)
-        for name in launched_elsewhere(source):
+        for name in importer.launched_elsewhere(source):
             defined = re.compile(rf"__global__[^;{{}}]*\b{name}\s*\([^;{{}}]*\)\s*\{{")
             others = (one for one in sorted(path.parent.glob("*.cu")) if one != path and defined.search(_text(one)))
             text += "".join(f'\n#include "{other.name}"' for other in others if f'"{other.name}"' not in text)
@@ -274,7 +265,7 @@ class _Importer:
         reference: judging.OriginalReference | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        found, problems = import_function(source, name, said, self.child, judging.GPU, self.outside)
+        found, problems = importer.import_function(source, name, said, self.child, judging.GPU, self.outside)
         if self.wanted.functions and name not in self.wanted.functions:
             found = [made for made in found if made.function in self.wanted.functions]
         lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
@@ -287,7 +278,7 @@ class _Importer:
             self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
-        self, path: Path, made: Imported, file: KernelFile, reference: judging.OriginalReference | None
+        self, path: Path, made: importer.Imported, file: KernelFile, reference: judging.OriginalReference | None
     ) -> ImportedFile:
         record = ImportedFile(
             source=str(path),
@@ -372,7 +363,7 @@ class _Importer:
         return place
 
 
-def _call_words(made: Imported, tensors: bool) -> tuple[str, ...]:
+def _call_words(made: importer.Imported, tensors: bool) -> tuple[str, ...]:
     """The call's tensors as `--shape` takes them, or its numbers as `--set` does."""
     known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
     if tensors:
@@ -435,17 +426,15 @@ def _said(wanted: Wanted) -> dict[str, CallArgument]:
     return said
 
 
-def _show(console: Console, report: ImportReport) -> None:
+def _lines(report: ImportReport) -> Iterator[str]:
     for one in report.imported:
-        console.print(Text(f"{one.file}  {one.op}"))
+        yield f"{one.file}  {one.op}"
         compared = ", equal to the reference" if one.compared and one.check == CheckOutcome.CLEAN.value else ""
         sizes = f" at {', '.join(one.at)}" if one.at else ""
-        console.print(Text(f"  {one.check}{compared}{sizes}" + (f": {one.reason}" if one.reason else "")))
+        yield f"  {one.check}{compared}{sizes}" + (f": {one.reason}" if one.reason else "")
         if one.only_at_these_sizes:
-            console.print(Text("  holds only at the sizes it was imported at"))
-        for note in one.notes:
-            console.print(Text(f"  {note}"))
+            yield "  holds only at the sizes it was imported at"
+        yield from (f"  {note}" for note in one.notes)
     for refused in report.refused:
-        what = f"{refused.source} {refused.function}".strip()
-        console.print(Text(f"not imported: {what}: {refused.reason}"))
-    console.print(Text(f"{len(report.imported)} imported, {len(report.refused)} not"))
+        yield f"not imported: {f'{refused.source} {refused.function}'.strip()}: {refused.reason}"
+    yield f"{len(report.imported)} imported, {len(report.refused)} not"

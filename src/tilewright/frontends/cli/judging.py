@@ -7,16 +7,16 @@ import contextlib
 import difflib
 import math
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tilewright import records
 from tilewright.devices.protocol import Device, DeviceError
-from tilewright.frontends.cli.check import CheckOptions, check_file, sizes_follow, usual_content
+from tilewright.frontends.cli.check import CheckOptions, check_file, original, sizes_follow, usual_content
 from tilewright.frontends.report.audit import Correctness, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
+from tilewright.frontends.report.runs import named_values
 from tilewright.importing.calls import CallArgument, is_block
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.shapes import OutOfBounds
@@ -89,7 +89,7 @@ def judged_by_checkers(
     guessed_lengths: frozenset[str] = frozenset(),
 ) -> Judged:
     """By small calls of odd and of round sizes; accesses past tensors of a guessed length decide nothing."""
-    options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), reference, seconds=_CHECK_SECONDS)
+    options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), original(reference), seconds=_CHECK_SECONDS)
     seen: list[CheckReport] = []
     with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
         seen = [check_file(file, call, False, options, say) for call in _small_calls(file, arguments, gpu)]
@@ -105,7 +105,7 @@ def judged_by_checkers(
     found = _of_reports(reports, file)
     whom = "against the reference" if worst.compared else "with nothing to compare results with"
     part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
-    sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
+    sizes = "; ".join(named_values(one.arguments) for one in reports)
     judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
     passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
     passed = None if _ran_out_of_time(worst) or (passed and reports != seen) else passed
@@ -149,7 +149,7 @@ def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Sugge
     """Each fault once, with the call it was seen in; one of odd sizes alone weighs less."""
     found: dict[tuple[str, int | None], Suggestion] = {}
     for number, report in reversed(tuple(enumerate(reports))):
-        sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+        sizes = named_values(report.arguments)
         odd = number == 0 and len(reports) > 1
         for one in _of_report(report, file):
             told = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
@@ -208,24 +208,15 @@ def checked(
 ) -> tuple[str, str, bool]:
     """What `check` says, whether it compared, and against what it could not."""
     options = CheckOptions(GPU, records.Emulation(schedules=1), seconds=_CHECK_SECONDS)
-    not_compared = ""
-    with tempfile.TemporaryDirectory() as folder:
-        report = None
-        if reference is not None:
-            path = Path(folder, "reference.py")
-            path.write_text(reference[0], "utf-8")
-            try:
-                told = replace(options, reference=(path, reference[1]))
-                report = check_file(file, arguments, True, told, _quiet)
-            except (BadArgument, KernelFileError) as error:
-                not_compared = f"not compared: {str(error).replace(str(path), 'the reference')}"
-        report = report or check_file(file, arguments, True, options, _quiet)
+    report, not_compared = None, ""
+    if reference is not None:
+        try:
+            report = check_file(file, arguments, True, replace(options, reference=reference), lambda text: None)
+        except (BadArgument, KernelFileError) as error:
+            not_compared = f"not compared: {error}"
+    report = report or check_file(file, arguments, True, options, lambda text: None)
     reason = report.reason or "; ".join(str(one) for one in report.findings[:2])
     return report.outcome.value, "; ".join(filter(None, (reason, not_compared))), report.compared
-
-
-def _quiet(text: str) -> None:
-    """Progress is told here, not by the check."""
 
 
 def at_odd_sizes(
@@ -241,7 +232,7 @@ def at_odd_sizes(
     outcome, reason, _ = checked(file, odd, reference)
     if outcome == CheckOutcome.CLEAN.value:
         return []
-    sizes = ", ".join(f"{name} = {value}" for name, value in odd.items())
+    sizes = named_values(odd)
     return [f"at odd sizes ({sizes}) it is not right: {outcome}: {reason}"]
 
 

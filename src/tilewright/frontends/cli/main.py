@@ -77,7 +77,7 @@ class Commands(TyperGroup):
             return None
         module = importlib.import_module(f"tilewright.frontends.cli.{COMMANDS[cmd_name][0]}")
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        function = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_command")
+        function = getattr(module, f"{cmd_name}_command", None) or getattr(module, cmd_name)
         one.command(cmd_name, cls=Command)(function)
         return typer.main.get_command(one)
 

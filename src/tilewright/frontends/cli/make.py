@@ -17,50 +17,24 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tilewright.frontends.api.choices import PLAYBOOK, author_name, checked_url, choose_device
+from tilewright.frontends.api import running
+from tilewright.frontends.api.choices import PLAYBOOK, author_name, checked_url, choose_device, settings_of, spool_path
 from tilewright.frontends.api.kernel_arguments import pairs
-from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding
-from tilewright.frontends.api.running import (
-    Addition,
-    KernelFound,
-    MakeResult,
-    RunEnded,
-    WithBackward,
-    backward_output,
-    resume_with_backward,
-    run_request,
-    run_with_backward,
-)
+from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding, specification_blocks
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.words import settled_words
-from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
-from tilewright.frontends.report.finished import (
-    Finished,
-    answer_blocks,
-    end_of_run,
-    finished,
-    made_before,
-    made_by_run,
-)
-from tilewright.frontends.report.rendering import BAR_CELLS
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report import runs
+from tilewright.frontends.report.finished import Finished, answer_blocks, end_of_run, finished, made_before, made_by_run
+from tilewright.frontends.report.rendering import BAR_CELLS, cell_text, show
 from tilewright.frontends.report.run_report import attempt_cells, attempt_heads
-from tilewright.frontends.report.runs import (
-    PROVISIONAL,
-    Row,
-    dollars_words,
-    found_words,
-    rows,
-    seconds_words,
-    time_words,
-)
-from tilewright.frontends.report.terminal import cell_text, show
 from tilewright.kernel_file import KernelFileError, tuned_path
 from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
 from tilewright.tasks.errors import BadArgument
 
 _ASKING = "the author is at work"
-_STYLES = {PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
+_STYLES = {runs.PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
 _WIDTHS = (3, 12, 15, 11, 7, 4, 8, BAR_CELLS)  # of columns while rows are still to come
 _RANGED_RIGHT, _BAR_COLUMN = (0, 3, 4, 6), 7
 _WIDE = 120  # terminals: narrower ones have no room for bars beside what an author says
@@ -166,21 +140,18 @@ def make(
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
-    asked = Request(
-        request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
-    )
+    sized = tuple(fixed or ())
+    asked = Request(request, tensors, numbers, values, "", precision, goal, allow_library, sized, allow_degenerate)
     chosen = author_name(model, author, os.environ)
     if chosen == PLAYBOOK:
         asked = settled_words(asked, fresh or bool(start), Path())
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = terminal.settings_of(
-        chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence
-    )
-    settings = replace(settings, candidates=candidates, good_enough=enough, backward=backward)
     try:
-        settings = replace(settings, start=terminal.read_kernel_file(start).text if start else "")
+        text = terminal.read_kernel_file(start).text if start else ""
     except KernelFileError as error:
         raise BadArgument(f"--start {error}") from None
+    settings = settings_of(chosen, budget, base_url, spool, baselines.split(","), against, licence)
+    settings = replace(settings, candidates=candidates, good_enough=enough, backward=backward, start=text)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, terminal.wanted_gpu(gpu, arch), fresh, yes, delivery)
 
@@ -202,16 +173,15 @@ def resume(
 ) -> None:
     """Continue a run that was interrupted or has ended, with a hint or more budget."""
     chosen = author_name(model, author, os.environ) if model or author else ""
-    addition = Addition(
-        attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), terminal.spool_path(spool)
-    )
+    url, place = checked_url(base_url), spool_path(spool)
+    addition = running.Addition(attempts, tokens, dollars, seconds, hint, chosen, url, place)
     folder, delivery = Store().open_run(run), Delivery(as_json, output)
     if output is None and (stored := folder.header().settings.output):  # where the run was told to put it
         delivery = replace(delivery, output=Path(stored), output_is_new=False)
     check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
-    with _interruptible():
+    with terminal.interruptible():
         reporter = TerminalReporter(yes=yes, as_json=as_json)
-        result = resume_with_backward(folder, addition, delivery.stored_output, reporter)
+        result = running.resume_with_backward(folder, addition, delivery.stored_output, reporter)
     _hand_over(result, delivery, reporter.shown)
 
 
@@ -219,25 +189,14 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     """Make or find a kernel for a request, whose `gpu` is filled in; with `settings.backward` one for its gradients."""
     check_output(delivery.output)
     if settings.backward and delivery.output:
-        check_output(Path(backward_output(str(delivery.output))))
+        check_output(Path(running.backward_output(str(delivery.output))))
     device = choose_device(gpu, settings.spool)
     request, settings = replace(request, gpu=device.gpu), replace(settings, output=delivery.stored_output)
-    with _interruptible():
+    with terminal.interruptible():
         reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
-        conducted = run_with_backward if settings.backward else run_request
-        result: MakeResult | WithBackward = conducted(request, settings, device, reporter, fresh=fresh)
+        conducted = running.run_with_backward if settings.backward else running.run_request
+        result: running.MakeResult | running.WithBackward = conducted(request, settings, device, reporter, fresh=fresh)
     _hand_over(result, delivery, reporter.shown)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C with how to go on; as it is, the command line's own machinery would take it."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise terminal.NotDone(
-            "; ".join(["interrupted", *getattr(error, "__notes__", ())]), terminal.INTERRUPTED
-        ) from None
 
 
 class TerminalReporter(Reporter):
@@ -276,7 +235,7 @@ class TerminalReporter(Reporter):
             self._console.print(self._status(), soft_wrap=True)
 
     def accept(self, folder: RunFolder, specification: Specification) -> None:
-        show_specification(self._console, specification)
+        show(self._console, [doc.say(""), *specification_blocks(specification)])
         if self._yes or _confirmed():
             return
         if self._as_json:
@@ -290,7 +249,7 @@ class TerminalReporter(Reporter):
 
     def started(self, run: Run) -> None:
         self._run = run
-        for row in rows(run):
+        for row in runs.rows(run):
             self._print(row)
         super().started(run)
 
@@ -307,13 +266,13 @@ class TerminalReporter(Reporter):
 
     def attempted(self, run: Run, attempt: Attempt) -> None:
         self._run = run
-        self._print(next(row for row in rows(run) if row.attempt.number == attempt.number))
+        self._print(next(row for row in runs.rows(run) if row.attempt.number == attempt.number))
 
     def ended(self, run: Run) -> None:
         self._run = run
         self._doing = ""
 
-    def _print(self, row: Row) -> None:
+    def _print(self, row: runs.Row) -> None:
         """A row of the table of attempts, as it is made."""
         run = self._run
         assert run is not None
@@ -335,7 +294,7 @@ class TerminalReporter(Reporter):
 
     def _status(self) -> Text:
         line, run = Text(overflow="ellipsis", no_wrap=True), self._run
-        took = f"  {seconds_words(time.monotonic() - self._began)}"
+        took = f"  {runs.seconds_words(time.monotonic() - self._began)}"
         if run is None:
             return line.append(f"{self._doing}{took}", style="dim")
         budget = run.settings.budget
@@ -344,13 +303,13 @@ class TerminalReporter(Reporter):
         if self._characters:
             line.append(f" ({self._characters:,} characters)")
         if run.best is not None:
-            line.append(f"  best {time_words(run.best.measurement)}", style="green")
+            line.append(f"  best {runs.time_words(run.best.measurement)}", style="green")
         if run.usage.output_tokens:
-            line.append(f"  {dollars_words(run.dollars)} of {dollars_words(budget.dollars)}")
+            line.append(f"  {runs.dollars_words(run.dollars)} of {runs.dollars_words(budget.dollars)}")
         return line.append(took, style="dim")
 
 
-def _row_line(cells: Sequence[Cell], bars: bool) -> Text:
+def _row_line(cells: Sequence[doc.Cell], bars: bool) -> Text:
     """Cells of the table of attempts at fixed widths; numbers are ranged right."""
     line = Text()
     for number, cell in enumerate(cells):
@@ -369,25 +328,9 @@ def _confirmed() -> bool:
         return False
 
 
-def show_specification(console: Console, specification: Specification) -> None:
-    """What the words are taken to mean: the reference that decides what is right, its inputs, what was assumed."""
-    for title, code in (
-        ("\nthe reference, which decides what is right:", specification.reference),
-        ("its inputs:", specification.description),
-    ):  # plain and whole: it is to be accepted, whatever the terminal's width and colours
-        console.print(Text(title, style="bold"))
-        console.print(Text(f"{code.strip()}\n"), soft_wrap=True)
-    unsaid = [one for one in specification.assumptions if one not in specification.description]
-    if unsaid:
-        console.print(Text("assumed:", style="bold"))
-        for assumption in unsaid:
-            console.print(Text(f"  - {assumption}"))
-        console.print()
-
-
-def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set[int]) -> None:
+def _hand_over(result: running.MakeResult | running.WithBackward, delivery: Delivery, shown: set[int]) -> None:
     """Write and show the results; exit with 1 without a kernel. `shown`: attempts that were printed already."""
-    if isinstance(result, WithBackward):
+    if isinstance(result, running.WithBackward):
         report: object = _both_report(result, delivery, shown)
         complete = result.forward.kernel is not None and not result.problem
     else:
@@ -398,10 +341,10 @@ def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set
     terminal.exit_with(int(not complete))
 
 
-def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> BothReport:
+def _both_report(both: running.WithBackward, delivery: Delivery, shown: set[int]) -> BothReport:
     complete = both.forward.kernel is not None and not both.problem
     gradients, there = both.backward_kernel, None
-    apart = replace(delivery, output=Path(backward_output(str(delivery.output))) if delivery.output else None)
+    apart = replace(delivery, output=Path(running.backward_output(str(delivery.output))) if delivery.output else None)
     if complete and both.backward is not None and gradients is not None:
         there = gradients.task(), _place(both.backward, apart) or gradients.path
     forward, backward = _report(both.forward, delivery, shown, backward=there, call=not complete), None
@@ -414,12 +357,12 @@ def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> Bot
         console.print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
         if complete and forward.summary is not None:
             # The call that uses both kernels: the forward's file alone knows nothing of the backward's.
-            show(console, [say(Mark("call it:")), Source(forward.summary.call)])
+            terminal.display([doc.say(doc.Mark("call it:")), doc.Source(forward.summary.call)])
     return BothReport(forward, backward, both.problem)
 
 
 def _report(
-    result: MakeResult,
+    result: running.MakeResult,
     delivery: Delivery,
     shown: set[int],
     *,
@@ -428,7 +371,7 @@ def _report(
 ) -> MakeReport | FoundReport:
     """The record of a result, which is shown too unless it is wanted as JSON; `call`: with a call of it."""
     path = _place(result, delivery)
-    if isinstance(result, KernelFound):
+    if isinstance(result, running.KernelFound):
         assert path is not None
         if backward is None and (known := result.kernel.backward()) is not None:
             backward = known.task(), known.path
@@ -436,29 +379,35 @@ def _report(
         if not delivery.as_json:
             licence = f"--license {result.licence} is recorded beside a copy; have one written with -o FILE.cu"
             blocks = [
-                say(found_words(result.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
-                say(f"kernel: {path}", tone=Tone.GOOD),
+                doc.say(runs.found_words(result.kernel.entry, delivery.author, "--fresh"), tone=doc.Tone.STRONG),
+                doc.say(f"kernel: {path}", tone=doc.Tone.GOOD),
                 *answer_blocks(answers, call=call),
-                *say_each([licence * bool(result.licence and delivery.output is None)], Tone.FAIR),
+                *doc.say_each([licence * bool(result.licence and delivery.output is None)], doc.Tone.FAIR),
             ]
-            show(terminal.stdout_console(), blocks)
+            terminal.display(blocks)
         return FoundReport(result.kernel.entry, str(path), answers)
     run, summary = result.run, None
     if path is not None:
         summary = finished(replace(made_by_run(run, path, result.folder.request()), backward=backward))
     if not delivery.as_json:
         table = not shown.issuperset(one.number for one in run.attempts) or not _same_stream()
-        show(terminal.stdout_console(), end_of_run(run, summary, path, table=table, call=call))
+        terminal.display(end_of_run(run, summary, path, table=table, call=call))
     best = run.best.number if run.best else None
     return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
 
 
-def _place(result: MakeResult, delivery: Delivery) -> Path | None:
+def _place(result: running.MakeResult, delivery: Delivery) -> Path | None:
     """Where its kernel is now, put where it is wanted; None where there is none."""
     if result.kernel is None:
         return None
     output = delivery.output
-    if isinstance(result, RunEnded) and result.before and output and output.exists() and not delivery.output_is_new:
+    if (
+        isinstance(result, running.RunEnded)
+        and result.before
+        and output
+        and output.exists()
+        and not delivery.output_is_new
+    ):
         # The run's own output may have been edited since: only the kernel itself is replaced.
         output = output if output.read_bytes() == result.kernel.text().encode() else None
     return place_kernel(result.kernel, output, result.licence)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__, suites
@@ -35,6 +34,7 @@ from tilewright.frontends.api.requests import read_task, resolved
 from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, resume, run_request
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.make import place_kernel
+from tilewright.frontends.report.document import say_each
 from tilewright.frontends.report.runs import dollars_words, verdict_words, why_words
 from tilewright.frontends.report.suite import SuiteDisplay, closing_words, write_report
 from tilewright.models import providers
@@ -102,10 +102,9 @@ def suite(
     again.
     """
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = terminal.settings_of(
-        choices.author_name(model, author, os.environ), budget, base_url, spool, baselines=baselines
-    )
-    settings, target = replace(settings, good_enough=enough), terminal.wanted_gpu(gpu, arch)
+    writer, target = choices.author_name(model, author, os.environ), terminal.wanted_gpu(gpu, arch)
+    settings = choices.settings_of(writer, budget, base_url, spool, baselines.split(","))
+    settings = replace(settings, good_enough=enough)
     if kind is SuiteKind.REPORT:
         _close(suites.SuiteFolder(folder), as_json)
         return
@@ -115,9 +114,7 @@ def suite(
             name, title = f"kernelbench-level{level}", f"KernelBench level {level}"
             tasks = suites.kernelbench_tasks(folder, level, ids)
         elif ids:
-            raise BadArgument(
-                "--ids are numbers of KernelBench's problems; a folder's tasks are listed in its suite.toml"
-            )
+            raise BadArgument("--ids are numbers of KernelBench's problems; a folder's tasks are in its suite.toml")
         else:
             tasks = suites.folder_tasks(folder)
     except suites.NoTasks as error:
@@ -199,14 +196,9 @@ def _carry_out(
 
 def carry_out_shown(folder: suites.SuiteFolder, pool: suites.Pool, display: SuiteDisplay) -> None:
     """Carry out what waits, and close the pool; Ctrl-C ends the command."""
-    with closing(pool):
-        try:
-            with display.live():
-                suites.carry_out(folder, pool, display)
-        except KeyboardInterrupt:
-            raise terminal.NotDone(
-                "interrupted; the same command goes on where it stopped", terminal.INTERRUPTED
-            ) from None
+    said = "interrupted; the same command goes on where it stopped"
+    with closing(pool), terminal.interruptible(said), display.live():
+        suites.carry_out(folder, pool, display)
 
 
 def _budget_words(settings: Settings, tasks: int) -> str:
@@ -231,12 +223,7 @@ def _close(folder: suites.SuiteFolder, as_json: bool) -> None:
         report, files = write_report(folder)
     except suites.OtherSuite as error:
         raise BadArgument(str(error)) from None
-
-    def show(console: Console) -> None:
-        for line in (*closing_words(report), *(f"wrote {file}" for file in files)):
-            console.print(Text(line))
-
-    terminal.deliver(report, as_json, show)
+    terminal.deliver(report, as_json, say_each([*closing_words(report), *(f"wrote {file}" for file in files)]))
     terminal.exit_with(terminal.FAULT if any(one.status is suites.Status.FAILED for one in report.tasks) else 0)
 
 
@@ -308,10 +295,9 @@ def outcome(folder: suites.SuiteFolder, suite: suites.Suite, task: suites.SuiteT
     reporter = TaskTalk(folder, task)
     try:
         record = _recorded(folder, task, _made(folder, suite, task, reporter))
-    except PlaybookProblem as error:
-        record = suites.TaskRecord(task.id, task.name, suites.Status.UNSUPPORTED, in_options(error))
-    except TaskError as error:
-        record = suites.TaskRecord(task.id, task.name, suites.Status.REFUSED, in_options(error))
+    except (PlaybookProblem, TaskError) as error:
+        status = suites.Status.UNSUPPORTED if isinstance(error, PlaybookProblem) else suites.Status.REFUSED
+        record = suites.TaskRecord(task.id, task.name, status, in_options(error))
     except (ReferenceProblem, NotAcceptedYet) as error:
         record = suites.TaskRecord(task.id, task.name, suites.Status.REFUSED, str(error))
     except Exception as error:
@@ -380,10 +366,6 @@ class TaskTalk(Reporter):
         self._task = task
         self._attempt = 0
         self.run = ""
-
-    def say(self, text: str, title: str = "") -> None: ...
-
-    def remind(self, text: str) -> None: ...
 
     def accept(self, folder: RunFolder, specification: Specification) -> None:
         """Whoever lists words as a task of a suite takes them as the author reads them; the run keeps the reading."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
-from tilewright.frontends.api.choices import (
-    ChosenDevice,
-    author_name,
-    check_key,
-    checked_licence,
-    checked_url,
-    choose_device,
-    open_author,
-)
+from tilewright.frontends.api import choices
 from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.kernel_arguments import parse_arguments, parse_contents
 from tilewright.frontends.api.requests import resolved, task_of
@@ -34,10 +24,10 @@ from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.report.checks import CheckOutcome
+from tilewright.frontends.report.document import Section, say, say_each
 from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.site import chosen
 from tilewright.frontends.report.suite import SuiteDisplay, exam_picture, exam_report
-from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import parse
 from tilewright.models import key_variables, providers
 from tilewright.records import PROFILES, UNSTATED, Budget, Emulation, Question, Reply, Settings
@@ -45,21 +35,10 @@ from tilewright.store import AttemptFolder, NotAccepted, RunFolder, Store, Store
 from tilewright.store.run_folder import HEADER
 from tilewright.suites import NoTasks, OtherSuite, Status, Suite, SuiteFolder, SuiteTask, TaskRecord, folder_tasks
 from tilewright.tasks.errors import BadArgument
+from tilewright.teaching import skill as skills
 from tilewright.teaching.dataset import NoParquet, samples_of, write_jsonl, write_parquet
 from tilewright.teaching.exam import Arm, Exam, Sitting, figures_of, sitting_of, skill_text, taught_before
 from tilewright.teaching.lessons import Clean, Example, Lessons, check_options, cleaner, lessons_of
-from tilewright.teaching.skill import (
-    NAME,
-    PROVENANCE,
-    NoSkill,
-    SkillProvenance,
-    WorkedExample,
-    guidance_of,
-    named,
-    read_provenance,
-    skill_files,
-    written_guidance,
-)
 
 TaughtArgument = Annotated[
     list[str],
@@ -89,18 +68,18 @@ def skill(
     print(f"wrote {write_skill(folder)}")
 
 
-def chosen_runs(named: Sequence[str]) -> list[RunFolder]:
+def chosen_runs(given: Sequence[str]) -> list[RunFolder]:
     """Runs by name, and all runs of a suite's folder or of a folder of runs; each once, those with an attempt."""
     store = Store()
     found: dict[str, RunFolder] = {}
-    for what in named:
+    for what in given:
         choice = chosen(what, store)
         one = choice.find(choice.run) if choice.run else None
         listed = [one] if one is not None else [folder for folder in choice.folders().values() if _is_readable(folder)]
         found |= {str(folder.path.resolve()): folder for folder in listed}
     folders = [folder for folder in found.values() if folder.load().attempts]
     if not folders:
-        raise BadArgument(f"{', '.join(named)}: no run here has an attempt to learn from; name others")
+        raise BadArgument(f"{', '.join(given)}: no run here has an attempt to learn from; name others")
     return folders
 
 
@@ -149,59 +128,58 @@ def teach(
     as_json: terminal.JsonOption = False,
 ) -> None:
     """Write an Agent Skill from what runs showed: what paid, what failed and what fixed it, tested examples."""
-    author, url = author_name(model, None, os.environ) if model else "", checked_url(base_url)
+    author, url = choices.author_name(model, None, os.environ) if model else "", choices.checked_url(base_url)
     name = checked_output(output)
-    licence = checked_licence(licence)
+    licence = choices.checked_licence(licence)
     folders = chosen_runs(runs)
     clean = run_cleaner(folders)
     lessons = lessons_of(folders, clean)
     with terminal.progress() as say:
         worked, left_out = _tested(lessons, say)
-        provenance = SkillProvenance(
+        provenance = skills.SkillProvenance(
             name, datetime.now(UTC).isoformat(timespec="seconds"), __version__, clean(author) or RECORDS, lessons.runs
         )
         stated = {one.licence for one in lessons.runs}
         licence = licence or (stated.pop() if len(stated) == 1 else UNSTATED)
-        files = skill_files(provenance, lessons, worked, "", licence)
+        files = skills.skill_files(provenance, lessons, worked, "", licence)
         tokens = 0
         if author:
             say(f"waiting for {author}")
-            guidance, tokens = _guidance(name, author, url, guidance_of(lessons), files, worked)
-            files = skill_files(provenance, lessons, worked, guidance, licence)
+            guidance, tokens = _guidance(name, author, url, skills.guidance_of(lessons), files, worked)
+            files = skills.skill_files(provenance, lessons, worked, guidance, licence)
     _write(output, files)
     facts = len(lessons.runs), tuple(one.name for one in worked), left_out, len(lessons.pitfalls), len(lessons.steps)
     taught = Taught(str(output), *facts, provenance.author, tokens)
-
-    def show(console: Console) -> None:
-        counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
-        console.print(Text(f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
-        for one in left_out:
-            console.print(Text(f"left out: {one}"))
-
-    terminal.deliver(taught, as_json, show)
+    counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
+    said = f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"
+    terminal.deliver(taught, as_json, say_each([said, *(f"left out: {one}" for one in left_out)]))
 
 
 def checked_output(output: Path) -> str:
     """The skill's name, which is its folder's; raises `BadArgument` where that cannot be, or is something else's."""
     name = output.resolve().name
-    if not NAME.fullmatch(name):
+    if not skills.NAME.fullmatch(name):
         raise BadArgument(
             f"-o {output}: a skill is called like its folder, in lower-case letters, digits and single hyphens; "
             "write such as skills/fast-norms"
         )
-    if output.exists() and not (output / PROVENANCE).is_file() and (not output.is_dir() or any(output.iterdir())):
+    if (
+        output.exists()
+        and not (output / skills.PROVENANCE).is_file()
+        and (not output.is_dir() or any(output.iterdir()))
+    ):
         raise BadArgument(f"-o {output}: something is there that `teach` did not write; name another folder")
     return name
 
 
-def _tested(lessons: Lessons, say: Callable[[str], None]) -> tuple[tuple[WorkedExample, ...], tuple[str, ...]]:
+def _tested(lessons: Lessons, say: Callable[[str], None]) -> tuple[tuple[skills.WorkedExample, ...], tuple[str, ...]]:
     """The examples that pass, and why others do not. One that cannot be emulated stands on its run's verdict."""
     worked, left_out = [], []
-    for name, example in named(lessons.examples):
+    for name, example in skills.named(lessons.examples):
         say(f"running {name} again")
         outcome, why = run_again(example)
         if outcome in (None, CheckOutcome.CLEAN, CheckOutcome.NOT_EMULABLE):
-            worked.append(WorkedExample(name, example, "clean" if outcome is CheckOutcome.CLEAN else ""))
+            worked.append(skills.WorkedExample(name, example, "clean" if outcome is CheckOutcome.CLEAN else ""))
         else:
             left_out.append(f"{name} of run {example.run}: {why}")
     return tuple(worked), tuple(left_out)
@@ -216,36 +194,33 @@ def run_again(example: Example) -> tuple[CheckOutcome | None, str]:
     file = parse(example.kernel, f"{task.name}.cu", allow_library=task.allow_library)
     given = list(zip(options[::2], options[1::2], strict=True))
     shapes, numbers, fills = ([text for key, text in given if key == one] for one in ("--shape", "--set", "--fill"))
-    with tempfile.TemporaryDirectory() as folder:
-        reference = Path(folder) / "reference.py"
-        write_text(reference, task.reference)
-        how = CheckOptions(
-            gpu=PROFILES[task.gpu],
-            emulation=Emulation(schedules=2),
-            reference=(reference, task.function),
-            contents=parse_contents(file.plan.op, fills),
-        )
-        report = check_file(file, parse_arguments(file.plan.op, shapes, numbers), False, how, lambda text: None)
+    how = CheckOptions(
+        gpu=PROFILES[task.gpu],
+        emulation=Emulation(schedules=2),
+        reference=(task.reference, task.function, None),
+        contents=parse_contents(file.plan.op, fills),
+    )
+    report = check_file(file, parse_arguments(file.plan.op, shapes, numbers), False, how, lambda text: None)
     return report.outcome, f"{report.outcome.value} {report.reason}".strip()
 
 
 def _guidance(
-    name: str, model: str, base_url: str, summary: str, files: dict[str, str], worked: tuple[WorkedExample, ...]
+    name: str, model: str, base_url: str, summary: str, files: dict[str, str], worked: tuple[skills.WorkedExample, ...]
 ) -> tuple[str, int]:
     """What the model writes, and its tokens. What was asked and answered is kept, and the same is not asked twice."""
     place = AttemptFolder(Store().home / "teaching" / name / "attempts" / "0001", 1)
     tokens = 0
-    with open_author(model, base_url, lambda text: terminal.stderr_console().print(Text(text))) as chosen:
+    with choices.open_author(model, base_url, lambda text: terminal.stderr_console().print(Text(text))) as chosen:
 
         def ask(number: int, question: Question) -> Reply:
             nonlocal tokens
             reply = place.reply_to(
                 number, question, lambda one: chosen.complete(one, lambda text: place.stream(number, text))
             )
-            tokens += reply.usage.all_input_tokens + reply.usage.output_tokens
+            tokens += reply.usage.tokens
             return reply
 
-        return written_guidance(summary, files, worked, ask), tokens
+        return skills.written_guidance(summary, files, worked, ask), tokens
 
 
 def _write(output: Path, files: dict[str, str]) -> None:
@@ -282,33 +257,25 @@ def dataset(
     """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
     terminal.check_writable("-o", output, *_WRITERS)
     folders = chosen_runs(runs)
-    samples = samples_of(folders, run_cleaner(folders), checked_licence(licence), passed)
+    samples = samples_of(folders, run_cleaner(folders), choices.checked_licence(licence), passed)
     if not samples:
-        raise BadArgument(
-            f"{', '.join(runs)}: there is nothing to write: no such run has a reply or a kernel that passed"
-        )
+        raise BadArgument(f"{', '.join(runs)}: nothing to write: no such run has a reply or a kernel that passed")
     try:
         _WRITERS[output.suffix.lower()](output, samples)
     except NoParquet as error:
         raise BadArgument(str(error)) from None
     licences = dict(Counter(one.licence for one in samples))
     written = Written(str(output), len(folders), len(samples), sum(one.passed for one in samples), licences)
-
-    def show(console: Console) -> None:
-        counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
-        console.print(Text(f"wrote {output}: {counts}"))
-        if unstated := licences.get(UNSTATED):
-            text = f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"
-            console.print(Text(text))
-
-    terminal.deliver(written, as_json, show)
+    lines = [f"wrote {output}: {written.records} records of {written.runs} runs, {written.passed} of them right"]
+    if unstated := licences.get(UNSTATED):
+        lines.append(f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX")
+    terminal.deliver(written, as_json, say_each(lines))
 
 
 def exam(
     skill: Annotated[Path, typer.Argument(help="A skill's folder.", metavar="SKILL", show_default=False)],
     tasks: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False),
+        Path, typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False)
     ],
     model: Annotated[
         list[str] | None,
@@ -331,14 +298,14 @@ def exam(
 
     Budgets are of each task, the same both ways. The same command goes on where it was stopped.
     """
-    settings = terminal.settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
+    settings = choices.settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
     students = _students(model or (), settings)
     try:
-        text, provenance = skill_text(skill), read_provenance(skill)
+        text, provenance = skill_text(skill), skills.read_provenance(skill)
         listed = folder_tasks(tasks)
-    except (NoSkill, NoTasks) as error:
+    except (skills.NoSkill, NoTasks) as error:
         raise BadArgument(str(error)) from None
-    device = choose_device(gpu, settings.spool)
+    device = choices.choose_device(gpu, settings.spool)
     _check_held_out(listed, device, provenance)
     name = skill.resolve().name
     out = output or Path(f"exam-{name}")
@@ -367,12 +334,8 @@ def exam(
     write_text(out / "report.md", markdown(report, None))
     durable.write_record(out / "report.json", held)
     write_text(out / "exam.svg", exam_picture(held))
-
-    def show(console: Console) -> None:
-        print_document(console, replace(report, sections=report.sections[:-1]))
-        console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
-
-    terminal.deliver(held, as_json, show)
+    wrote = Section("", (say(f"wrote {out / 'report.md'}, report.json and exam.svg"),))
+    terminal.deliver(held, as_json, replace(report, sections=(*report.sections[:-1], wrote)))
     terminal.exit_with(terminal.FAULT if any(one.fault for one in sittings) else 0)
 
 
@@ -380,11 +343,11 @@ def _students(models: Sequence[str], settings: Settings) -> tuple[str, ...]:
     """Their names as a run has them, and keys that are there; nobody is asked anything."""
     if not models:
         raise BadArgument("name a student with --model PROVIDER:NAME; the playbook reads no skill")
-    names = tuple(author_name(one, None, os.environ) for one in models)
+    names = tuple(choices.author_name(one, None, os.environ) for one in models)
     if len(set(names)) < len(names):
         raise BadArgument("a student is named twice with --model; name each once")
     for name in names:
-        check_key(name, settings.base_url, os.environ)
+        choices.check_key(name, settings.base_url, os.environ)
     return names
 
 
@@ -397,12 +360,13 @@ def _labels(students: Sequence[str]) -> list[str]:
     return [one if short.count(one) == 1 else f"{one}-{number}" for number, one in enumerate(short, start=1)]
 
 
-def _check_held_out(tasks: Sequence[SuiteTask], device: ChosenDevice, provenance: SkillProvenance | None) -> None:
+def _check_held_out(
+    tasks: Sequence[SuiteTask], device: choices.ChosenDevice, provenance: skills.SkillProvenance | None
+) -> None:
     """Raises `BadArgument` for a task that the skill was made of, or whose reference nobody has seen yet."""
     if provenance is None:
-        terminal.stderr_console().print(
-            Text("note: this skill has no record of its runs, so nobody knows what is held out")
-        )
+        note = "note: this skill has no record of its runs, so nobody knows what is held out"
+        terminal.stderr_console().print(Text(note))
     for one in tasks:
         task = task_of(resolved(replace(one.request, gpu=device.gpu)), resolve_precision=precision_settler(device))
         if task is None:

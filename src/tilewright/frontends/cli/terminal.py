@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tilewright.devices.protocol import DeviceError
+from tilewright.frontends.api.kernel_arguments import GUESSED_SHAPES, SMALL_SHAPES, complete_arguments, parse_arguments
+from tilewright.frontends.report.document import Block, Document
+from tilewright.frontends.report.rendering import show
 from tilewright.kernel_file import ArgumentValue, BadTunedRecord, KernelFile, KernelFileError, parse
 from tilewright.records import (
     ARCHITECTURES,
@@ -29,7 +30,6 @@ from tilewright.records import (
     Budget,
     GpuProfile,
     Precision,
-    Settings,
     to_json,
 )
 from tilewright.store import NoSuchRun, NotAccepted, StoreError
@@ -64,20 +64,17 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def plain_table(headings: Iterable[str], numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
-    """A table without rules; `numbers` are the headings of columns that are ranged right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=no_wrap)
-    return table
+def display(shown: Document | Iterable[Block]) -> None:
+    """A report on stdout."""
+    show(stdout_console(), shown)
 
 
-def deliver(record: object, as_json: bool, show: Callable[[Console], None]) -> None:
-    """A command's result on stdout: as JSON, or as `show` writes it."""
+def deliver(record: object, as_json: bool, shown: Document | Iterable[Block]) -> None:
+    """A command's result on stdout: as JSON, or as a report."""
     if as_json:
         print_json(record)
     else:
-        show(stdout_console())
+        display(shown)
 
 
 def exit_with(status: int) -> None:
@@ -87,8 +84,13 @@ def exit_with(status: int) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
-    print(json.dumps(finite(to_json(value)), indent=2, allow_nan=False))
+    """One JSON document on stdout."""
+    print(json_text(value, 2))
+
+
+def json_text(value: object, indent: int = 1) -> str:
+    """A record as JSON. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
+    return json.dumps(finite(to_json(value)), indent=indent, allow_nan=False)
 
 
 def print_exactly(text: str) -> None:
@@ -120,6 +122,15 @@ class NotDone(Exception):
         super().__init__(message)
 
 
+@contextmanager
+def interruptible(said: str = "interrupted") -> Iterator[None]:
+    """Ctrl-C with how to go on; as it is, the command line's own machinery would take it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise NotDone("; ".join([said, *getattr(error, "__notes__", ())]), INTERRUPTED) from None
+
+
 def exit_code(error: BaseException) -> int | None:
     """The code of an expected error; None for any other."""
     if isinstance(error, NotDone):
@@ -141,9 +152,8 @@ def exit_code(error: BaseException) -> int | None:
     from tilewright.reference import ReferenceProblem
     from tilewright.tasks import RefusedRequest
 
-    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet, NotExportable, NotPublishable)):
-        return 2
-    if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
+    refused = (RefusedRequest, ReferenceProblem, NotAcceptedYet, NotExportable, NotPublishable)
+    if isinstance(error, (*refused, BadModelName, BadPriceTable, MissingKey, MissingPackage)):
         return 2
     if isinstance(error, ReplyProblem):
         return 1
@@ -189,23 +199,6 @@ def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
     if gpu is not None and arch is not None:
         raise BadArgument("--gpu and --arch name two targets; drop one")
     return gpu or arch
-
-
-def settings_of(
-    author: str,
-    budget: Budget,
-    base_url: str | None,
-    spool: Path | None,
-    *,
-    baselines: str = BASELINES,
-    against: str = "",
-    licence: str = "",
-) -> Settings:
-    """A run's settings. Raises `BadArgument` for what cannot be meant."""
-    from tilewright.frontends.api.choices import checked_baselines, with_checked
-
-    settings = Settings(author=author, budget=budget, baselines=checked_baselines(baselines.split(",")))
-    return with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
 
 
 def read_text(path: Path, what: str = "the path of a kernel file (.cu)") -> str:
@@ -256,13 +249,6 @@ def read_kernel(
     small: bool = True,
 ) -> Kernel:
     """The kernel in a file, imported from plain CUDA, and its arguments: guessed `small` ones for the emulator."""
-    from tilewright.frontends.api.kernel_arguments import (
-        GUESSED_SHAPES,
-        SMALL_SHAPES,
-        complete_arguments,
-        parse_arguments,
-    )
-
     guesses = SMALL_SHAPES if small else (GUESSED_SHAPES,)
     shapes, numbers = tuple(shapes or ()), tuple(numbers or ())
     if path.suffix == ".py" or not is_plain_cuda(read_text(path)):
@@ -313,9 +299,8 @@ def check_writable(option: str, path: Path | None, *endings: str) -> None:
     if path.is_dir():
         raise BadArgument(f"{option} {path}: a folder; give the name of a file")
     if not path.resolve().parent.is_dir():
-        raise BadArgument(
-            f"{option} {path}: there is no folder {path.resolve().parent}; make it, or give another file with {option}"
-        )
+        place = path.resolve().parent
+        raise BadArgument(f"{option} {path}: there is no folder {place}; make it, or give another file with {option}")
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
@@ -413,16 +398,10 @@ PrecisionOption = Annotated[
     ),
 ]
 IncludeOption = Annotated[
-    list[Path] | None,
-    typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
+    list[Path] | None, typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated.")
 ]
 DefineOption = Annotated[
     list[str] | None,
     typer.Option("-D", "--define", metavar="NAME=VALUE", help="Define a macro, as its build does; may be repeated."),
 ]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Tasks at a time. [default: half the cores, at most 6]")]
-
-
-def spool_path(spool: Path | None) -> str:
-    """A spool's folder as a run may store it: it may be resumed from another folder."""
-    return os.path.realpath(spool) if spool else ""

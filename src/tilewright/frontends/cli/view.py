@@ -25,27 +25,17 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 import typer
 
 from tilewright import __version__
-from tilewright.frontends.cli.terminal import (
-    JsonOption,
-    RunArgument,
-    check_writable,
-    deliver,
-    print_exactly,
-    print_json,
-    progress,
-    stdout_console,
-)
-from tilewright.frontends.report import run_report
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
 from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.pictures import svg_plot
 from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
-from tilewright.frontends.report.runs import entry_words, waiting_words
-from tilewright.frontends.report.site import NotThere, Shelf, Site, chosen
-from tilewright.frontends.report.terminal import show as print_document
+from tilewright.frontends.report.site import Shelf, Site, chosen
 from tilewright.records import Attempt, Run
 from tilewright.store import NEWEST, RunFolder, Store, StoreError, line_authors, provenance_of, write_text
+from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks.errors import BadArgument
 
 
@@ -69,14 +59,14 @@ class AttemptReport:
     replies: tuple[str, ...]
 
 
-def runs(as_json: JsonOption = False) -> None:
+def runs_command(as_json: terminal.JsonOption = False) -> None:
     """List the runs of this machine, newest first."""
     listing = Store().runs()
-    deliver(listing, as_json, lambda console: print_document(console, run_report.runs_report(listing, console.width)))
+    terminal.deliver(listing, as_json, run_report.runs_report(listing, terminal.stdout_console().width))
 
 
 def show(
-    run: RunArgument = NEWEST,
+    run: terminal.RunArgument = NEWEST,
     number: Annotated[
         int | None,
         typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
@@ -92,7 +82,7 @@ def show(
     ] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
-    as_json: JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Show a run: its task, a table of attempts and its progress; or a part of it, such as attempt N."""
     if number is not None and attempt not in (None, number):
@@ -101,10 +91,8 @@ def show(
     parts = [name for name, one in numbers.items() if one is not None]
     parts += ["kernel"] * kernel + ["provenance"] * provenance
     if len(parts) > 1:
-        raise BadArgument(
-            "--kernel, --provenance, --attempt, --diff, --prompt and --reply show different things; give one of them"
-        )
-    check_writable("--plot", plot, ".svg")
+        raise BadArgument("--kernel, --provenance, --attempt, --diff, --prompt and --reply: give one of them")
+    terminal.check_writable("--plot", plot, ".svg")
     folder = Store().open_run(run)
     loaded = folder.load()
     if plot is not None:
@@ -112,7 +100,7 @@ def show(
     part = next(iter(parts), "")
     at = next((one for one in numbers.values() if one is not None), None)
     if as_json:
-        print_json(_part_record(folder, loaded, part, at))
+        terminal.print_json(_part_record(folder, loaded, part, at))
     elif part:
         _print_part(folder, loaded, part, at or 0)
     elif plot is None:
@@ -122,78 +110,69 @@ def show(
 
 
 def _print_whole(folder: RunFolder, run: Run) -> None:
-    console = stdout_console()
-    print_document(console, run_report.run_report(run, folder.worker))
+    terminal.display(run_report.run_report(run, folder.worker))
     if run.best is None:
         return
-    path = folder.attempt(run.best.number).path / "kernel.cu"
+    path = folder.attempt(run.best.number).path / KERNEL
     made, there = made_by_run(run, path, folder.request()), []
     if backward := Store().library.backward_of(run.task.hash):
         made = replace(made, backward=(backward.task(), backward.path))
-        there = [say(f"backward kernel: {entry_words(backward.entry)}")]
-    print_document(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *there])
-    print_document(console, say_each([waiting_words(run)], Tone.FAIR))
+        there = [say(f"backward kernel: {runs.entry_words(backward.entry)}")]
+    terminal.display([say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *there])
+    terminal.display(say_each([runs.waiting_words(run)], Tone.FAIR))
 
 
 def _part_record(folder: RunFolder, run: Run, part: str, number: int | None) -> object:
     if part == "provenance":
-        _best(run)
+        runs.best_of(run)
         return provenance_of(folder)
     if part == "kernel":
-        number = _best(run).number
+        number = runs.best_of(run).number
     if number is None:
         best = run.best
-        kernel = folder.attempt(best.number).text("kernel.cu") if best else ""
+        kernel = folder.attempt(best.number).text(KERNEL) if best else ""
         return ShowReport(run, str(folder.path), best.number if best else None, kernel)
-    attempt, place = _attempt(run, number), folder.attempt(number)
-    texts = place.find_text("kernel.cu") or "", run_report.diff_text(folder, attempt)
+    attempt, place = runs.attempt_of(run, number), folder.attempt(number)
+    texts = place.find_text(KERNEL) or "", run_report.diff_text(folder, attempt)
     replies = tuple(reply.text for reply in place.replies())
     return AttemptReport(run.id, attempt, *texts, run_report.prompts_of(folder, number), replies)
 
 
 def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
-    console = stdout_console()
+    place = folder.attempt(number)
     if part in ("kernel", "provenance"):
-        best = _best(run)
-        kernel = folder.attempt(best.number).text("kernel.cu")
+        best = runs.best_of(run)
+        kernel = folder.attempt(best.number).text(KERNEL)
         if part == "kernel":
-            print_exactly(kernel)
-            return
-        authors = line_authors(folder, run, best)
-        print_document(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
+            terminal.print_exactly(kernel)
+        else:
+            authors = line_authors(folder, run, best)
+            terminal.display(run_report.provenance_report(provenance_of(folder), authors, kernel))
     elif part == "diff":
-        print_document(console, [Source(run_report.diff_text(folder, _attempt(run, number)), "diff")])
+        terminal.display([Source(run_report.diff_text(folder, runs.attempt_of(run, number)), "diff")])
     elif part == "prompt":
         if not (prompts := run_report.prompts_of(folder, number)):
             raise BadArgument(f"attempt {number} of {run.id} asked no model")
-        print_exactly("\n".join(prompts))
+        terminal.print_exactly("\n".join(prompts))
     elif part == "reply":
-        if not (replies := folder.attempt(number).replies()):
+        if not (replies := place.replies()):
             raise BadArgument(f"attempt {number} of {run.id} has no reply of a model")
-        print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
+        terminal.print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     else:
-        attempt = _attempt(run, number)
-        source = folder.attempt(number).find_text("kernel.cu") or ""
-        print_document(console, run_report.attempt_report(run, attempt, source))
-
-
-def _attempt(run: Run, number: int) -> Attempt:
-    found = next((one for one in run.attempts if one.number == number), None)
-    if found is None:
-        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
-    return found
-
-
-def _best(run: Run) -> Attempt:
-    if run.best is None:
-        raise BadArgument(f"no attempt of run {run.id} has passed, so it has no kernel; see --attempt N")
-    return run.best
+        attempt = runs.attempt_of(run, number)
+        terminal.display(run_report.attempt_report(run, attempt, place.find_text(KERNEL) or ""))
 
 
 _EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FILES = {"style.css": "text/css", "view.js": "text/javascript"}
-_HTML = "text/html"
+_HEADERS = {
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
 _IDLE_SECONDS = 30.0
 _LEAST_TOKEN = 12  # characters; shorter ones can be guessed
 
@@ -284,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNAUTHORIZED, "the token is another one")
             return
         cookie = f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
-        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), cookie)
+        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), Set_Cookie=cookie)
 
     def _answer(self, address: str, query: dict[str, str]) -> None:
         if address in _FILES:
@@ -296,10 +275,10 @@ class _Handler(BaseHTTPRequestHandler):
             stamp = repr((__version__, self.server.session, address, query, self.server.site.stamp(address)))
             tag = f'"{hashlib.sha256(stamp.encode("utf-8", "replace")).hexdigest()[:32]}"'
             if self.headers.get("If-None-Match") == tag:
-                self._send(HTTPStatus.NOT_MODIFIED, b"", _HTML, tag)
+                self._send(HTTPStatus.NOT_MODIFIED, ETag=tag)
                 return
             page = self.server.site.page(address, query)
-        except NotThere as problem:
+        except BadArgument as problem:
             self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (StoreError, OSError) as problem:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
@@ -307,35 +286,21 @@ class _Handler(BaseHTTPRequestHandler):
             traceback.print_exc()
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"this page cannot be made: {fault}")
         else:
-            self._send(HTTPStatus.OK, encoded(page), _HTML, tag)
+            self._send(HTTPStatus.OK, encoded(page), ETag=tag)
 
-    def _redirect(self, address: str, cookie: str = "") -> None:
-        self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", address)
-        if cookie:
-            self.send_header("Set-Cookie", cookie)
-        self._end(b"", _HTML)
+    def _redirect(self, address: str, **headers: str) -> None:
+        self._send(HTTPStatus.SEE_OTHER, b"", "text/html", Location=address, **headers)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
         """With a page that knows nothing of the site, so that anybody may see it."""
         nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
-        page = render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)
-        self._send(status, encoded(page), _HTML)
+        self._send(status, encoded(render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)))
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, tag: str = "") -> None:
+    def _send(self, status: HTTPStatus, body: bytes = b"", /, kind: str = "text/html", **headers: str) -> None:
         self.send_response(status)
-        if tag:
-            self.send_header("ETag", tag)
-        self._end(body, kind)
-
-    def _end(self, body: bytes, kind: str) -> None:
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", f"{POLICY}; frame-ancestors 'none'")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Cache-Control", "private, no-cache")
+        lengths = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in {**headers, **lengths, **_HEADERS}.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -396,9 +361,7 @@ def listening(shelf: Shelf, host: str = LOOPBACK[0], port: int = 0, token: str =
     except OverflowError:
         raise BadArgument(f"--port {port}: ports go up to 65535") from None
     except OSError as error:
-        remedy = (
-            "give another --port, or 0 for any" if error.errno == errno.EADDRINUSE else "give another --host or --port"
-        )
+        remedy = "give another --port, or 0" if error.errno == errno.EADDRINUSE else "give another --host or --port"
         raise BadArgument(f"{host}:{port}: {error.strerror}; {remedy}") from None
 
 
@@ -410,7 +373,7 @@ def export_site(shelf: Shelf, folder: Path) -> int:
         raise BadArgument("--export: there is no run to write")
     site = Site(shelf, served=False, counts=bool(shelf.choice.run))
     written = 0
-    with progress() as say:
+    with terminal.progress() as say:
         for address in site.addresses():
             say(f"writing {address}")
             place = folder / unquote(address, errors="surrogateescape")
@@ -423,14 +386,14 @@ def export_site(shelf: Shelf, folder: Path) -> int:
 
 
 def explain(
-    run: RunArgument = NEWEST,
+    run: terminal.RunArgument = NEWEST,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="FILE.html, all in one; or FILE.md, with its pictures."),
     ] = None,
 ) -> None:
     """Explain a run as a lesson for beginners in CUDA: why each step was taken and what it gained, with exercises."""
-    check_writable("-o", output, ".md", ".html")
+    terminal.check_writable("-o", output, ".md", ".html")
     is_markdown = output is not None and output.suffix.lower() in (".md", ".markdown")
     if output is not None and is_markdown and (place := pictures_folder(output)).is_file():
         raise BadArgument(f"-o {output}: its pictures go to {place}, which is a file; give another name")
@@ -438,11 +401,11 @@ def explain(
     done = folder.load()
     if not done.attempts:
         raise BadArgument(f"run {done.id} has no finished attempt, so there is nothing to explain yet")
-    with progress() as say:
+    with terminal.progress() as say:
         called, place_words = name_and_place(folder, run, output)
         lesson = lesson_of(folder, done, called, say, place_words)
     if output is None:
-        print_exactly(markdown(lesson, None))
+        terminal.print_exactly(markdown(lesson, None))
         return
     count = write_page(lesson, output)
     print(f"wrote {output}" + (f" and {count} pictures in {pictures_folder(output)}" if count else ""))

@@ -7,28 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.frontends.report import pictures
-from tilewright.frontends.report.checks import arguments_line
-from tilewright.frontends.report.document import (
-    Bar,
-    Block,
-    Cell,
-    Document,
-    Excerpt,
-    Fold,
-    Glossary,
-    Line,
-    Mark,
-    Picture,
-    Section,
-    Source,
-    Table,
-    Tone,
-    numbered,
-    say,
-    say_each,
-)
-from tilewright.frontends.report.runs import kind_words, microseconds, scatter_words, speedup_words, time_words
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report import pictures, runs
+from tilewright.frontends.report.checks import KernelCall, arguments_line
 from tilewright.records import Measured, Modelled, ModelTerm, Timing
 from tilewright.records.measurement import Interval
 
@@ -85,19 +66,14 @@ class Speed:
     @property
     def most_gain(self) -> float | None:
         """Times as fast as it is, were it at the roofline."""
-        found = self.measurement
-        return max(1.0, found.time_us / found.floor_us) if found and found.floor_us else None
+        timing = self.measurement
+        return max(1.0, timing.time_us / timing.floor_us) if timing and timing.floor_us else None
 
 
-@dataclass(frozen=True)
-class Audit:
-    file: str
-    identity: str
-    op: str
+@dataclass(frozen=True, kw_only=True)
+class Audit(KernelCall):
     gpu: str
     device: str  # "H200 (emulated); times are modelled, not measured"
-    arguments: dict[str, str]
-    guessed: bool
     imported_from: str  # "" where it was a kernel file
     notes: tuple[str, ...]  # of the import; what lint could not look at
     correctness: Correctness
@@ -114,7 +90,12 @@ class Audit:
         return 3 if self.correctness.passed is None else 0
 
 
-_TONES = {Weight.WRONG: Tone.BAD, Weight.FAULT: Tone.BAD, Weight.COST: Tone.FAIR, Weight.REMARK: Tone.STRONG}
+_TONES = {
+    Weight.WRONG: doc.Tone.BAD,
+    Weight.FAULT: doc.Tone.BAD,
+    Weight.COST: doc.Tone.FAIR,
+    Weight.REMARK: doc.Tone.STRONG,
+}
 _LITTLE = 1.01  # times as fast: less is nothing
 _HINTED = 8
 GAINS = "gains are modelled: the most that mending the one thing alone can bring"
@@ -129,36 +110,35 @@ def gain_words(gain: float | None) -> str:
 
 def expectation_words(speed: Speed) -> str:
     """`at most 2.1x: floor 58 us of 122 us modelled`."""
-    found, most = speed.measurement, speed.most_gain
-    if found is None or most is None:
+    timing, most = speed.measurement, speed.most_gain
+    if timing is None or most is None:
         return ""
-    kind = kind_words(isinstance(found, Measured))
-    floor, time = microseconds(found.floor_us), microseconds(found.time_us)
+    kind = runs.kind_words(isinstance(timing, Measured))
+    floor, time = runs.microseconds(timing.floor_us), runs.microseconds(timing.time_us)
     return f"at most {most:.2g}x: floor {floor} us of {time} us {kind}"
 
 
 def reach_words(speed: Speed) -> str:
     """What can be reached of the floor, as far as the model knows."""
-    found = speed.measurement
-    if found is None or speed.reachable_us is None or isinstance(found, Measured):
+    timing = speed.measurement
+    if timing is None or speed.reachable_us is None or isinstance(timing, Measured):
         return ""
-    reach, ratio = microseconds(speed.reachable_us), found.time_us / speed.reachable_us
+    reach, ratio = runs.microseconds(speed.reachable_us), timing.time_us / speed.reachable_us
     if ratio <= 1.05:
         return f"the model gives the least traffic in one launch {reach} us: nothing worth a step is left"
     return f"the model gives the least traffic in one launch {reach} us: {ratio:.2g}x"
 
 
 def baseline_words(speed: Speed) -> list[str]:
-    found = speed.measurement
-    if not isinstance(found, Measured):
+    timing = speed.measurement
+    if not isinstance(timing, Measured):
         return []
-    lines = [f"kernel {microseconds(found.time_us)} us ({scatter_words(found.kernel)})"]
-    for one in found.baselines:
-        ratio = speedup_words(one.median_us / found.time_us)
-        lines.append(
-            f"{one.name} {microseconds(one.median_us)} us ({scatter_words(one)}): the kernel is {ratio} as fast"
-        )
-    return [*lines, *found.notes]
+    lines = [f"kernel {runs.microseconds(timing.time_us)} us ({runs.scatter_words(timing.kernel)})"]
+    for one in timing.baselines:
+        ratio = runs.speedup_words(one.median_us / timing.time_us)
+        time = f"{one.name} {runs.microseconds(one.median_us)} us ({runs.scatter_words(one)})"
+        lines.append(f"{time}: the kernel is {ratio} as fast")
+    return [*lines, *timing.notes]
 
 
 def summary_words(audit: Audit) -> str:
@@ -184,90 +164,77 @@ def hint_words(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-def audit_report(audit: Audit, text: str) -> Document:
+def audit_report(audit: Audit, text: str) -> doc.Document:
     """`text`: the kernel file's, which is folded away."""
-    return _Writer(audit, text).report()
+    words = doc.Glossary()
+    parts: dict[str, Iterator[doc.Block]] = {
+        "": _short(audit, words),
+        "Is it right?": _correctness(audit.correctness, words),
+        "How fast is it?": _speed(audit.speed, words),
+        "What to do, the most urgent first": _suggestions(audit.suggestions, words),
+    }
+    if audit.advice:
+        parts[f"What pays for this kind of work: {audit.kind}"] = (words.say(line) for line in audit.advice)
+    parts["In short"] = _end(audit, text)
+    sections = tuple(doc.Section(title, tuple(blocks)) for title, blocks in parts.items())
+    return doc.Document(f"Audit of {audit.op} for {audit.gpu}", sections, words.entries())
 
 
-class _Writer:
-    def __init__(self, audit: Audit, text: str) -> None:
-        self._audit, self._text = audit, text
-        self._words = Glossary()
+def _short(audit: Audit, words: doc.Glossary) -> Iterator[doc.Block]:
+    yield doc.say(f"{audit.file}  {audit.identity[:12]}")
+    if audit.imported_from:
+        yield doc.say(
+            f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
+            f"`tilewright import {audit.imported_from}` writes it"
+        )
+    yield from (doc.say(arguments_line(audit.arguments, audit.guessed)), doc.say(audit.device))
+    yield from words.say_each(audit.notes, doc.Tone.FAIR)
 
-    def report(self) -> Document:
-        audit = self._audit
-        sections = [
-            Section("", tuple(self._short())),
-            Section("Is it right?", tuple(self._correctness())),
-            Section("How fast is it?", tuple(self._speed())),
-            Section("What to do, the most urgent first", tuple(self._suggestions())),
-        ]
-        if audit.advice:
-            said = tuple(self._words.say(line) for line in audit.advice)
-            sections.append(Section(f"What pays for this kind of work: {audit.kind}", said))
-        tone = {0: Tone.GOOD, 3: Tone.FAIR}.get(audit.exit_status, Tone.BAD)
-        sections.append(Section("In short", (say(Mark(summary_words(audit), tone)), *self._evidence())))
-        return Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._words.entries())
 
-    def _short(self) -> Iterator[Block]:
-        audit = self._audit
-        yield say(f"{audit.file}  {audit.identity[:12]}")
-        if audit.imported_from:
-            yield say(
-                f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
-                f"`tilewright import {audit.imported_from}` writes it"
-            )
-        yield say(arguments_line(audit.arguments, audit.guessed))
-        yield say(audit.device)
-        for note in audit.notes:
-            yield self._words.say(note, tone=Tone.FAIR)
+def _correctness(correctness: Correctness, words: doc.Glossary) -> Iterator[doc.Block]:
+    tone = {True: doc.Tone.GOOD, False: doc.Tone.BAD, None: doc.Tone.FAIR}[correctness.passed]
+    yield doc.say(doc.Mark(correctness.words, tone), f": by {correctness.judge}")
+    if correctness.text:
+        yield doc.Source(correctness.text)
+    yield from words.say_each(correctness.notes, doc.Tone.FAIR)
 
-    def _correctness(self) -> Iterator[Block]:
-        found = self._audit.correctness
-        tone = {True: Tone.GOOD, False: Tone.BAD, None: Tone.FAIR}[found.passed]
-        yield say(Mark(found.words, tone), f": by {found.judge}")
-        if found.text:
-            yield Source(found.text)
-        for note in found.notes:
-            yield self._words.say(note, tone=Tone.FAIR)
 
-    def _speed(self) -> Iterator[Block]:
-        speed = self._audit.speed
-        said = time_words(speed.measurement) if speed.measurement else speed.problem
-        yield self._words.say(f"{said}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
-        lines = [speed.problem] if speed.measurement else []
-        expectation = expectation_words(speed)
-        lines += [f"{expectation} ({speed.floor_is})" if expectation else "", reach_words(speed)]
-        lines += [*baseline_words(speed), *(f"counters: {one}" for one in speed.counters)]
-        yield from (self._words.say(line) for line in lines if line)
-        if speed.terms:
-            yield self._words.say("The time that each resource alone would need, modelled from emulated counts:")
-            rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
-            yield Table(("resource", "alone", "of what"), rows, ("alone",))
-        if speed.roofline is not None:
-            says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
-            yield Picture("roofline", pictures.roofline_picture(speed.roofline), says)
+def _speed(speed: Speed, words: doc.Glossary) -> Iterator[doc.Block]:
+    time = runs.time_words(speed.measurement) if speed.measurement else speed.problem
+    yield words.say(f"{time}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
+    expectation = expectation_words(speed)
+    lines = [speed.problem if speed.measurement else "", f"{expectation} ({speed.floor_is})" if expectation else ""]
+    lines += [reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)]
+    yield from words.say_each(lines)
+    if speed.terms:
+        yield words.say("The time that each resource alone would need, modelled from emulated counts:")
+        rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
+        yield doc.Table(("resource", "alone", "of what"), rows, ("alone",))
+    if speed.roofline is not None:
+        says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
+        yield doc.Picture("roofline", pictures.roofline_picture(speed.roofline), says)
 
-    def _suggestions(self) -> Iterator[Block]:
-        found = self._audit.suggestions
-        yield self._words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if found else "Nothing was found to mend.")
-        for number, one in enumerate(found, 1):
-            where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
-            much = Tone.GOOD if one.gain and one.gain > _LITTLE else Tone.FAINT
-            head = Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
-            yield say(head, where, Mark(f"  {gain}" if gain else "", much))
-            if one.line is not None:
-                yield Excerpt((Line(one.line, one.source),))
-            yield self._words.say(f"  {one.evidence}")
-            if one.why:
-                yield self._words.say(f"  why: {one.why}", tone=Tone.FAINT)
-            if one.remedy:
-                yield self._words.say(f"  do:  {one.remedy}")
 
-    def _evidence(self) -> Iterator[Block]:
-        if self._audit.speed.evidence:
-            yield Fold("Where the time goes, by launch and line", (Source(self._audit.speed.evidence),))
-        yield Fold("The kernel file", (Source(numbered(self._text), "cuda"),))
+def _suggestions(suggestions: tuple[Suggestion, ...], words: doc.Glossary) -> Iterator[doc.Block]:
+    yield words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if suggestions else "Nothing was found to mend.")
+    for number, one in enumerate(suggestions, 1):
+        where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
+        much = doc.Tone.GOOD if one.gain and one.gain > _LITTLE else doc.Tone.FAINT
+        head = doc.Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
+        yield doc.say(head, where, doc.Mark(f"  {gain}" if gain else "", much))
+        if one.line is not None:
+            yield doc.Excerpt((doc.Line(one.line, one.source),))
+        yield words.say(f"  {one.evidence}")
+        yield from words.say_each([f"  why: {one.why}" * bool(one.why)], doc.Tone.FAINT)
+        yield from words.say_each([f"  do:  {one.remedy}" * bool(one.remedy)])
+
+
+def _end(audit: Audit, text: str) -> Iterator[doc.Block]:
+    tone = {0: doc.Tone.GOOD, 3: doc.Tone.FAIR}.get(audit.exit_status, doc.Tone.BAD)
+    yield doc.say(doc.Mark(summary_words(audit), tone))
+    if audit.speed.evidence:
+        yield doc.Fold("Where the time goes, by launch and line", (doc.Source(audit.speed.evidence),))
+    yield doc.Fold("The kernel file", (doc.Source(doc.numbered(text), "cuda"),))
 
 
 # -- one kernel beside others --
@@ -305,31 +272,33 @@ class BenchReport:
         return int(bool(self.wrong) or self.rows[0].time_us is None)
 
 
-def bench_report(report: BenchReport) -> Iterator[Block]:
-    yield say(f"{report.op}: {kind_words(report.measured)} times; shorter is better", tone=Tone.STRONG)
-    yield from (say(arguments_line(report.arguments, report.guessed)), say(report.device), say(""))
+def bench_report(report: BenchReport) -> Iterator[doc.Block]:
+    yield doc.say(f"{report.op}: {runs.kind_words(report.measured)} times; shorter is better", tone=doc.Tone.STRONG)
+    yield from (doc.say(arguments_line(report.arguments, report.guessed)), doc.say(report.device), doc.say(""))
     longest = max((row.time_us or 0.0 for row in report.rows), default=0.0)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[doc.Cell, ...]] = []
     for row in report.rows:
-        drawn: Cell = Bar(row.time_us / longest, not rows) if row.time_us and longest else ""
-        tone = Tone.BAD if row.name in report.wrong else Tone.GOOD
-        judged: Cell = (Mark(row.judged, tone),) if row.judged else ""
+        drawn: doc.Cell = doc.Bar(row.time_us / longest, not rows) if row.time_us and longest else ""
+        tone = doc.Tone.BAD if row.name in report.wrong else doc.Tone.GOOD
+        judged: doc.Cell = (doc.Mark(row.judged, tone),) if row.judged else ""
         rows.append((row.name, drawn, _row_words(row), judged, row.note))
     if longest:
-        rows.append(("roofline", Bar(report.floor_us / longest), f"{microseconds(report.floor_us)} us", "", ""))
-    yield Table(("", "", "", "", ""), tuple(rows))
-    yield from say_each(report.notes, Tone.FAIR)
+        rows.append(
+            ("roofline", doc.Bar(report.floor_us / longest), f"{runs.microseconds(report.floor_us)} us", "", "")
+        )
+    yield doc.Table(("", "", "", "", ""), tuple(rows))
+    yield from doc.say_each(report.notes, doc.Tone.FAIR)
 
 
 def _row_words(row: BenchRow) -> str:
     if row.time_us is None:
         return "no time"
-    lying = f" ({scatter_words(row.timing)})" if row.timing is not None else ""
+    lying = f" ({runs.scatter_words(row.timing)})" if row.timing is not None else ""
     ratio = ""
     if row.times_as_long is not None:
         between = f" ({row.interval.low:.2f} to {row.interval.high:.2f})" if row.interval is not None else ""
         ratio = f", {row.times_as_long:.2f}x as long{between}"
-    return f"{microseconds(row.time_us)} us{lying}{ratio}"
+    return f"{runs.microseconds(row.time_us)} us{lying}{ratio}"
 
 
 def bench_picture(report: BenchReport) -> str:
@@ -345,8 +314,9 @@ def bench_picture(report: BenchReport) -> str:
         if row.timing is not None:
             low, high = chart.x(row.timing.interval_us.low), chart.x(row.timing.interval_us.high)
             chart.body.append(pictures.line(low, y + 11, high, y + 11, pictures.INK))
-        said = [f"{microseconds(time_us)} us", speedup_words(row.times_as_long), "not right" if wrong else ""]
-        chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, said)), anchor="start"))
-    chart.upright(report.floor_us, f"roofline {microseconds(report.floor_us)} us", pictures.INK, "5 4")
-    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
-    return chart.page(f"{report.op} on {report.gpu}: {kind_words(report.measured)} time", sizes, 16)
+        ratio, fault = runs.speedup_words(row.times_as_long), "not right" if wrong else ""
+        texts = (f"{runs.microseconds(time_us)} us", ratio, fault)
+        chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, texts)), anchor="start"))
+    chart.upright(report.floor_us, f"roofline {runs.microseconds(report.floor_us)} us", pictures.INK, "5 4")
+    sizes = runs.named_values(report.arguments)
+    return chart.page(f"{report.op} on {report.gpu}: {runs.kind_words(report.measured)} time", sizes, 16)

@@ -10,50 +10,14 @@ from pathlib import Path
 
 from tilewright import records
 from tilewright.devices.emulation.listing import CostlyLine, Listing, listing_text
-from tilewright.frontends.report.document import (
-    Bar,
-    Block,
-    Cell,
-    Excerpt,
-    Line,
-    Mark,
-    Source,
-    Table,
-    Tone,
-    say,
-    say_each,
-)
-from tilewright.frontends.report.runs import number_of
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report.runs import named_values, number_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, print_plan
-from tilewright.records import (
-    KERNEL_FILE_NAME,
-    BuildFailure,
-    ConstantValue,
-    Diagnostic,
-    Dim3,
-    FindingKind,
-    FindingRecord,
-    LintFinding,
-    LintReport,
-    Severity,
-    TensorSpec,
-)
 from tilewright.store import provenance_path
 from tilewright.toolchain import LaunchReport
 from tilewright.verify.judging_records import ResultVerdict
 
-_RESOURCES = (
-    "GPU",
-    "target",
-    "kernel",
-    "grid x block",
-    "registers",
-    "spills",
-    "shared",
-    "occupancy",
-    "",
-    "limited by",
-)
+_RESOURCES = ("GPU", "target", "kernel", "grid x block", "registers", "spills", "shared", "occupancy", "", "limited by")
 
 
 @dataclass(frozen=True)
@@ -72,7 +36,7 @@ class CompiledReport:
     key: str
     compiler: str
     seconds: float
-    warnings: tuple[Diagnostic, ...]
+    warnings: tuple[records.Diagnostic, ...]
     sass: dict[str, dict[str, int]]  # by kernel: telling instructions and how often they stand in the code
 
 
@@ -82,7 +46,7 @@ class BuiltTarget:
 
     gpu: str
     arch: str
-    constants: tuple[tuple[str, ConstantValue], ...]
+    constants: tuple[tuple[str, records.ConstantValue], ...]
     buffers: tuple[BufferReport, ...]
     launches: tuple[LaunchReport, ...]
     library_calls: tuple[str, ...]
@@ -98,16 +62,27 @@ class FailedTarget:
     arch: str
     applies: bool
     reason: str
-    diagnostics: tuple[Diagnostic, ...]
+    diagnostics: tuple[records.Diagnostic, ...]
 
 
-@dataclass(frozen=True)
-class BuildReport:
+@dataclass(frozen=True, kw_only=True)
+class KernelCall:
+    """A kernel file and the call that it is looked at with."""
+
     file: str
     identity: str
     op: str
     arguments: dict[str, str]
     guessed: bool  # the shapes were guessed, not given
+
+
+def call_of(file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool) -> KernelCall:
+    given = describe_arguments(arguments)
+    return KernelCall(file=file.name, identity=file.identity, op=file.plan.op.name, arguments=given, guessed=guessed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport(KernelCall):
     targets: tuple[BuiltTarget | FailedTarget, ...]
 
     @property
@@ -117,7 +92,7 @@ class BuildReport:
 
 def describe_arguments(arguments: Mapping[str, ArgumentValue]) -> dict[str, str]:
     return {
-        name: "absent" if value is None else str(value) if isinstance(value, TensorSpec) else str(value).lower()
+        name: "absent" if value is None else str(value) if isinstance(value, records.TensorSpec) else str(value).lower()
         for name, value in arguments.items()
     }
 
@@ -139,15 +114,10 @@ class CheckOutcome(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckReport(records.EmulatedRun):
+class CheckReport(records.EmulatedRun, KernelCall):
     """One kernel file at one set of arguments on one emulated GPU; counts only where they are asked for."""
 
-    file: str
-    identity: str
-    op: str
     gpu: str
-    arguments: dict[str, str]
-    guessed: bool  # the shapes were guessed, not given
     outcome: CheckOutcome
     reason: str  # why it faulted, was not built or does not apply
     results: tuple[ResultVerdict, ...]  # against the reference
@@ -160,60 +130,60 @@ class CheckReport(records.EmulatedRun):
 
 
 def arguments_line(arguments: Mapping[str, str], guessed: bool) -> str:
-    given = ", ".join(f"{name} = {text}" for name, text in arguments.items())
+    given = named_values(arguments)
     return f"at {given}" + ("  (guessed; choose with --shape and --set)" if guessed else "")
 
 
-def _head(report: BuildReport | CheckReport | LintReport) -> list[Block]:
+def _head(report: BuildReport | CheckReport | records.LintReport) -> list[doc.Block]:
     return [
-        say(f"{report.file}  {report.identity[:12]}", tone=Tone.STRONG),
-        say(arguments_line(report.arguments, report.guessed)),
+        doc.say(f"{report.file}  {report.identity[:12]}", tone=doc.Tone.STRONG),
+        doc.say(arguments_line(report.arguments, report.guessed)),
     ]
 
 
 # -- what the compiler made --
 
 
-def build_report(file: KernelFile, report: BuildReport) -> Iterator[Block]:
+def build_report(file: KernelFile, report: BuildReport) -> Iterator[doc.Block]:
     """The plan, one row per launch and GPU, then what the compiler had to say."""
     head, arguments = _head(report)
-    yield from (head, Source(print_plan(file.plan).rstrip()), arguments)
+    yield from (head, doc.Source(print_plan(file.plan).rstrip()), arguments)
     built = [target for target in report.targets if isinstance(target, BuiltTarget)]
     launches = [(target, launch) for target in built for launch in target.launches]
     if launches:
         rows = tuple((one.gpu, one.arch, *_resource_cells(launch)) for one, launch in launches)
-        yield Table(_RESOURCES, rows, whole=frozenset(_RESOURCES))
-    yield from say_each(map(_plan_line, built))
+        yield doc.Table(_RESOURCES, rows, whole=frozenset(_RESOURCES))
+    yield from doc.say_each(map(_plan_line, built))
     if launches:
         sass = {target.gpu: target.compiled.sass if target.compiled else {} for target in built}
         highlights = (
             "  ".join(f"{name} {count}" for name, count in sass[one.gpu].get(launch.kernel, {}).items()) or "-"
             for one, launch in launches
         )
-        rows = tuple((one.gpu, launch.kernel, said) for (one, launch), said in zip(launches, highlights, strict=True))
-        yield Table(("GPU", "kernel", "SASS highlights"), rows)
-    said: dict[Diagnostic, None] = {}  # the same complaint for every GPU is said once
+        rows = tuple((one.gpu, launch.kernel, names) for (one, launch), names in zip(launches, highlights, strict=True))
+        yield doc.Table(("GPU", "kernel", "SASS highlights"), rows)
+    names: dict[records.Diagnostic, None] = {}  # the same complaint for every GPU is said once
     for target in report.targets:
         if isinstance(target, FailedTarget):
             what = "not built" if target.applies else "does not apply"
-            yield say(f"{target.gpu} ({target.arch}): {what}: {target.reason}", tone=Tone.BAD)
-            said |= dict.fromkeys(target.diagnostics)
+            yield doc.say(f"{target.gpu} ({target.arch}): {what}: {target.reason}", tone=doc.Tone.BAD)
+            names |= dict.fromkeys(target.diagnostics)
         elif target.compiled:
-            said |= dict.fromkeys(target.compiled.warnings)
-    for diagnostic in said:
+            names |= dict.fromkeys(target.compiled.warnings)
+    for diagnostic in names:
         yield from diagnostic_blocks(diagnostic)
 
 
-def diagnostic_blocks(diagnostic: Diagnostic) -> Iterator[Block]:
+def diagnostic_blocks(diagnostic: records.Diagnostic) -> Iterator[doc.Block]:
     """The message, the source line, and a caret under the column."""
-    yield say(str(diagnostic))
+    yield doc.say(str(diagnostic))
     caret = f"    {' ' * (diagnostic.column - 1)}^" if diagnostic.column else ""
     lines = [f"    {diagnostic.source_line}", caret] if diagnostic.source_line else []
     if text := "\n".join(filter(None, [*lines, *(f"    {note}" for note in diagnostic.notes)])):
-        yield Source(text)
+        yield doc.Source(text)
 
 
-def _resource_cells(launch: LaunchReport) -> tuple[Cell, ...]:
+def _resource_cells(launch: LaunchReport) -> tuple[doc.Cell, ...]:
     spilled = launch.resources.spill_bytes
     cluster = f" cluster {_dim3(launch.cluster)}" if launch.cluster else ""
     return (
@@ -222,7 +192,7 @@ def _resource_cells(launch: LaunchReport) -> tuple[Cell, ...]:
         str(launch.resources.registers),
         f"{spilled} B" if spilled else "none",
         f"{launch.smem_bytes} B",
-        Bar(launch.occupancy.fraction),
+        doc.Bar(launch.occupancy.fraction),
         f"{launch.occupancy.fraction:.0%}",
         launch.occupancy.limiter.value,
     )
@@ -240,7 +210,7 @@ def _plan_line(target: BuiltTarget) -> str:
     return f"{target.gpu}: constants {constants}; {buffers}{library}; {made}"
 
 
-def _dim3(value: Dim3) -> str:
+def _dim3(value: records.Dim3) -> str:
     sizes = list(value)
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes.pop()
@@ -249,73 +219,81 @@ def _dim3(value: Dim3) -> str:
 
 # -- what the emulator found --
 
-_OUTCOMES = {CheckOutcome.CLEAN: Tone.GOOD, CheckOutcome.NOT_EMULABLE: Tone.FAIR}
-_RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
+_OUTCOMES = {CheckOutcome.CLEAN: doc.Tone.GOOD, CheckOutcome.NOT_EMULABLE: doc.Tone.FAIR}
+_RACES = (records.FindingKind.RACE_SHARED, records.FindingKind.RACE_GLOBAL)
 _SHOWN_COSTS = 12
 
 
-def check_report(file: KernelFile, report: CheckReport) -> Iterator[Block]:
+def check_report(file: KernelFile, report: CheckReport) -> Iterator[doc.Block]:
     """The report; where it has listings, the file too, each line with what it did."""
     lines = file.text.splitlines()
-    yield from (*_head(report), say(_ran(report)), say(""))
+    yield from (*_head(report), doc.say(_ran(report)), doc.say(""))
     for group in _groups(report.findings):
         yield from _finding_blocks(group, lines, report.schedules)
     for diagnostic in report.diagnostics:
         yield from diagnostic_blocks(diagnostic)
     for verdict in report.results:
-        mark = Mark("right", Tone.GOOD) if verdict.agrees else Mark("wrong", Tone.BAD)
-        yield say(f"{verdict.name}: ", mark, f": {verdict.message}")
+        mark = doc.Mark("right", doc.Tone.GOOD) if verdict.agrees else doc.Mark("wrong", doc.Tone.BAD)
+        yield doc.say(f"{verdict.name}: ", mark, f": {verdict.message}")
     races = any(finding.kind in _RACES for finding in report.findings)
     cause = "as racing threads come first or last" if races else "as atomic operations come in another order, perhaps"
-    yield from say_each(f"{name}: its bits differ from schedule to schedule, {cause}" for name in report.varying)
+    yield from doc.say_each(f"{name}: its bits differ from schedule to schedule, {cause}" for name in report.varying)
     if report.costs:
-        yield say("costs more than it needs (advice, not a fault):", tone=Tone.STRONG)
+        yield doc.say("costs more than it needs (advice, not a fault):", tone=doc.Tone.STRONG)
         shown = report.costs[:_SHOWN_COSTS]
-        yield Excerpt(tuple(Line(one.line, one.source.strip(), (f"{one.kernel}: {one.message}",)) for one in shown))
+        costs = (doc.Line(one.line, one.source.strip(), (f"{one.kernel}: {one.message}",)) for one in shown)
+        yield doc.Excerpt(tuple(costs))
         left = len(report.costs) - len(shown)
-        yield from say_each([f"  and {left} more lines; --counters lists them all" * (left > 0)], Tone.FAINT)
+        yield from doc.say_each([f"  and {left} more lines; --counters lists them all" * (left > 0)], doc.Tone.FAINT)
     if report.lint:
-        yield say("read without running (tilewright lint says more):", tone=Tone.STRONG)
-        yield Excerpt(tuple(_lint_line(one, lines, _lint_words(one)) for one in report.lint))
-    yield from (Source(listing_text(listing)) for listing in report.listings)
+        yield doc.say("read without running (tilewright lint says more):", tone=doc.Tone.STRONG)
+        yield doc.Excerpt(
+            tuple(
+                _lint_line(one, lines, f"{one.kernel}: {one.rule.value} ({one.severity.value}): {one.evidence}")
+                for one in report.lint
+            )
+        )
+    yield from (doc.Source(listing_text(listing)) for listing in report.listings)
     if report.printed:
-        yield from (say("the kernel printed:", tone=Tone.STRONG), Source(report.printed))
-    yield from say_each((f"not checked to the end: {sentence}" for sentence in report.incomplete), Tone.FAIR)
-    yield say(_verdict(report), tone=_OUTCOMES.get(report.outcome, Tone.BAD))
+        yield from (doc.say("the kernel printed:", tone=doc.Tone.STRONG), doc.Source(report.printed))
+    yield from doc.say_each((f"not checked to the end: {sentence}" for sentence in report.incomplete), doc.Tone.FAIR)
+    yield doc.say(_verdict(report), tone=_OUTCOMES.get(report.outcome, doc.Tone.BAD))
 
 
-def _groups(findings: Sequence[FindingRecord]) -> list[list[FindingRecord]]:
+def _groups(findings: Sequence[records.FindingRecord]) -> list[list[records.FindingRecord]]:
     """Findings of one kind at one place together, in the order of their first."""
-    groups: dict[Hashable, list[FindingRecord]] = {}
+    groups: dict[Hashable, list[records.FindingRecord]] = {}
     for finding in findings:
         place = finding.line if finding.line is not None else f"PTX {finding.ptx_line}"
         groups.setdefault((finding.kind, finding.kernel, place, finding.other_line), []).append(finding)
     return list(groups.values())
 
 
-def _finding_blocks(findings: Sequence[FindingRecord], lines: Sequence[str], schedules: int) -> Iterator[Block]:
+def _finding_blocks(
+    findings: Sequence[records.FindingRecord], lines: Sequence[str], schedules: int
+) -> Iterator[doc.Block]:
     """What is wrong and in which kernel; the line, underlined; then who did it, where and how often."""
     first = findings[0]
-    yield say(Mark(first.kind.value, Tone.BAD), f" in {first.kernel}")
+    yield doc.say(doc.Mark(first.kind.value, doc.Tone.BAD), f" in {first.kernel}")
     shown = sorted({line for line in (first.line, first.other_line) if line is not None and 0 < line <= len(lines)})
     if shown:
-        yield Excerpt(tuple(Line(number, lines[number - 1], marked=number == first.line) for number in shown))
+        yield doc.Excerpt(tuple(doc.Line(number, lines[number - 1], marked=number == first.line) for number in shown))
     if first.line is None:
-        yield say(f"  PTX line {first.ptx_line}: {first.ptx_text.strip()}")
+        yield doc.say(f"  PTX line {first.ptx_line}: {first.ptx_text.strip()}")
     for finding in findings:
         facts = [f"{finding.thread}{_called(finding)}" if finding.thread else "", finding.where, finding.detail]
-        told = ": ".join(fact for fact in facts if fact)
-        yield say(f"    {told}", Mark(f" - {_how_often(finding, schedules)}", Tone.FAINT))
-    yield say("")
+        words = ": ".join(fact for fact in facts if fact)
+        yield doc.say(f"    {words}", doc.Mark(f" - {_how_often(finding, schedules)}", doc.Tone.FAINT))
+    yield doc.say("")
 
 
-def _called(finding: FindingRecord) -> str:
+def _called(finding: records.FindingRecord) -> str:
     """Where the function of the line was called from, if it was inlined."""
-    callers = [place.line for place in finding.places if place.file == KERNEL_FILE_NAME]
+    callers = [place.line for place in finding.places if place.file == records.KERNEL_FILE_NAME]
     return f", called at line {callers[-1]}" if len(callers) > 1 else ""
 
 
-def _how_often(finding: FindingRecord, schedules: int) -> str:
+def _how_often(finding: records.FindingRecord, schedules: int) -> str:
     times = "once" if finding.count == 1 else f"{finding.count:,} times"
     return times if schedules <= 1 else f"{times}, in {finding.schedules} of {schedules} schedules"
 
@@ -355,47 +333,48 @@ def _verdict(report: CheckReport) -> str:
 
 # -- what was read and not run --
 
-_SEVERITIES = {Severity.ERROR: Tone.BAD, Severity.WARNING: Tone.FAIR, Severity.REMARK: Tone.STRONG}
+_SEVERITIES = {
+    records.Severity.ERROR: doc.Tone.BAD,
+    records.Severity.WARNING: doc.Tone.FAIR,
+    records.Severity.REMARK: doc.Tone.STRONG,
+}
 
 
-def lint_report(file: KernelFile, report: LintReport) -> Iterator[Block]:
+def lint_report(file: KernelFile, report: records.LintReport) -> Iterator[doc.Block]:
     """Every finding with its line, the evidence, why it matters and what to do; then how many there are."""
-    yield from (*_head(report), say(f"for {report.gpu}, built and read, not run"), say(""))
+    yield from (*_head(report), doc.say(f"for {report.gpu}, built and read, not run"), doc.say(""))
     for one in report.findings:
-        yield say(Mark(f"{one.severity.value}: {one.rule.value}", _SEVERITIES[one.severity]), f" in {one.kernel}")
+        head = doc.Mark(f"{one.severity.value}: {one.rule.value}", _SEVERITIES[one.severity])
+        yield doc.say(head, f" in {one.kernel}")
         notes = (one.evidence, f"why: {one.why}", f"do:  {one.remedy}")
-        yield Excerpt((_lint_line(one, file.text.splitlines(), *notes),))
-        yield say("")
-    yield from say_each((f"not looked at: {sentence}" for sentence in report.unread), Tone.FAIR)
+        yield doc.Excerpt((_lint_line(one, file.text.splitlines(), *notes),))
+        yield doc.say("")
+    yield from doc.say_each((f"not looked at: {sentence}" for sentence in report.unread), doc.Tone.FAIR)
     unsure = report.findings or report.guessed
-    tone = Tone.BAD if report.has_errors else Tone.STRONG if unsure else Tone.GOOD
-    yield say(_lint_summary(report), tone=tone)
+    tone = doc.Tone.BAD if report.has_errors else doc.Tone.STRONG if unsure else doc.Tone.GOOD
+    yield doc.say(_lint_summary(report), tone=tone)
 
 
-def failure_report(failure: BuildFailure) -> Iterator[Block]:
+def failure_report(failure: records.BuildFailure) -> Iterator[doc.Block]:
     for diagnostic in failure.diagnostics:
         yield from diagnostic_blocks(diagnostic)
-    yield say(f"not built: {failure.reason.value}", tone=Tone.BAD)
+    yield doc.say(f"not built: {failure.reason.value}", tone=doc.Tone.BAD)
 
 
-def _lint_line(one: LintFinding, lines: Sequence[str], *notes: str) -> Line:
+def _lint_line(one: records.LintFinding, lines: Sequence[str], *notes: str) -> doc.Line:
     if one.line is None or not 0 < one.line <= len(lines):
-        return Line(None, "(the compiler names no line)", notes)
-    return Line(one.line, lines[one.line - 1].strip(), notes)
+        return doc.Line(None, "(the compiler names no line)", notes)
+    return doc.Line(one.line, lines[one.line - 1].strip(), notes)
 
 
-def _lint_summary(report: LintReport) -> str:
+def _lint_summary(report: records.LintReport) -> str:
     """How many findings there are, at which sizes was looked, and what was not looked at."""
-    counts = [(severity, sum(one.severity is severity for one in report.findings)) for severity in Severity]
+    counts = [(severity, sum(one.severity is severity for one in report.findings)) for severity in records.Severity]
     found = ", ".join(f"{count} {severity.value}{'s' if count > 1 else ''}" for severity, count in counts if count)
-    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    sizes = named_values(report.arguments)
     if not found:
         found = f"no findings at {sizes} (chosen here)" if report.guessed else f"clean at {sizes}"
         found += ": the first and last block of each launch were read; tilewright check runs all of them"
     elif report.guessed:
         found += f" at {sizes} (chosen here)"
     return found + ("; other sizes were not looked at: give --shape and --set" if report.guessed else "")
-
-
-def _lint_words(one: LintFinding) -> str:
-    return f"{one.kernel}: {one.rule.value} ({one.severity.value}): {one.evidence}"

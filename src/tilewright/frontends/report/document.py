@@ -1,6 +1,6 @@
 """The document model of every report: sections of blocks, and the words of lessons.
 
-`rendering` shows it in Markdown and HTML, `terminal` at a terminal.
+`rendering` shows it at a terminal, in Markdown and in HTML.
 """
 
 from __future__ import annotations
@@ -161,8 +161,12 @@ class Document:
         return tuple(block for block in self.blocks if isinstance(block, Picture))
 
 
+def text_of(span: Span) -> str:
+    return span if isinstance(span, str) else span.text
+
+
 def say(*spans: Span, tone: Tone = Tone.PLAIN) -> Paragraph:
-    return Paragraph(tuple(one for one in spans if (one if isinstance(one, str) else one.text)), tone)
+    return Paragraph(tuple(filter(text_of, spans)), tone)
 
 
 def say_each(texts: Iterable[str], tone: Tone = Tone.PLAIN) -> list[Paragraph]:
@@ -178,7 +182,10 @@ def numbered(text: str) -> str:
 
 _WORDS = tomllib.loads(resources.files("tilewright.frontends.report").joinpath("glossary.toml").read_text("utf-8"))
 RESOURCES: dict[str, str] = _WORDS["resources"]  # of the performance model: what each is, what makes it smaller
+LESSON: dict[str, str] = _WORDS["lesson"]  # paragraphs, with places for what is said in them
+REMEDIES: dict[str, str] = _WORDS["remedies"]  # of a kernel that a resource bounds
 STAGES: dict[str, str] = _WORDS["stages"]  # of a run
+EXERCISES: dict[str, tuple[str, str, str]] = _WORDS["exercises"]
 REJECTIONS: dict[str, str] = _WORDS["rejections"]  # what is to be learnt from each kind of evidence
 _TERMS: dict[str, list[str]] = _WORDS["terms"]  # what each is called in texts (a regular expression), and its meaning
 
@@ -223,6 +230,14 @@ class Glossary:
         for part in parts:
             spans += [part] if isinstance(part, Code) else self.linked(part)
         return say(*spans, tone=tone)
+
+    def say_each(self, texts: Iterable[str], tone: Tone = Tone.PLAIN) -> list[Paragraph]:
+        return [self.say(one, tone=tone) for one in texts if one]
+
+    def text(self, name: str, **values: object) -> Paragraph:
+        """A paragraph of the lesson, by its name there; what stands between backquotes is code."""
+        parts = (part.format(**values) for part in LESSON[name].split("`"))
+        return self.say(*(Code(part) if number % 2 else part for number, part in enumerate(parts)))
 
     def quote(self, text: str) -> Quote:
         return Quote(tuple(self.linked(text)))

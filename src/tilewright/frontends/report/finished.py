@@ -5,12 +5,15 @@ One record, `Finished`, that the terminal, JSON, a notebook and the Python API s
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright import records
+from tilewright.frontends.api.kernel_arguments import option_words
 from tilewright.frontends.report import runs
 from tilewright.frontends.report.document import Block, Code, Fold, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.rendering import notebook
@@ -19,28 +22,21 @@ from tilewright.frontends.report.runs import PROVISIONAL, microseconds
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.supported_sizes import size_limits_of_files
-from tilewright.kernel_file.syntax import Accept, Expr, Lead, Logical, Name, Need, walk
-from tilewright.records import (
-    CaseStatus,
-    Ending,
-    Measured,
-    Measurement,
-    Origin,
-    Passed,
-    Run,
-    SizeLimit,
-    Task,
-    TensorSpec,
-)
+from tilewright.kernel_file.syntax import Accept, Lead, Name, Need, conjuncts, walk
 from tilewright.store import LibraryKernel, Request
 from tilewright.tasks import task_op_line
+from tilewright.words import NotUnderstood, SeveralReadings, read
 
 _SAMPLED = re.compile(
     r"(?P<where>at|near) the task's own sizes (?P<blocks>.*?) (?:was|were) run and a part of the results judged: "
     r"(?P<sizes>.*)"
 )
 _BACKWARD = "--backward (in Python: backward=True)"
-_DECLINES = ("the file declines", SizeLimit.NOTE, SizeLimit.FORMER_NOTE)  # begin sentences on what a file declines
+_DECLINES = (
+    "the file declines",
+    records.SizeLimit.NOTE,
+    records.SizeLimit.FORMER_NOTE,
+)  # begin sentences on what a file declines
 _SAME = 0.005  # of a time: less is no difference
 
 
@@ -65,14 +61,14 @@ class Finished:
 class Made:
     """What the answers are made from."""
 
-    task: Task
+    task: records.Task
     path: Path  # of the kernel, as it is to be called
     text: str
     run: str  # its name
-    measurement: Measurement | None
+    measurement: records.Measurement | None
     why_untimed: str = ""
     request: Request | None = None
-    backward: tuple[Task, Path] | None = None
+    backward: tuple[records.Task, Path] | None = None
     cases: int = 0  # that were right
     devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -80,11 +76,11 @@ class Made:
     own_reference: bool = False  # the call has the function already: an object of the Python API
 
 
-def made_by_run(run: Run, path: Path, request: Request | None = None) -> Made:
+def made_by_run(run: records.Run, path: Path, request: Request | None = None) -> Made:
     best = run.best
     assert best is not None
-    verdict = best.verdict if isinstance(best.verdict, Passed) else Passed(())
-    right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    verdict = best.verdict if isinstance(best.verdict, records.Passed) else records.Passed(())
+    right = [one for one in verdict.cases if one.status is records.CaseStatus.RIGHT]
     return Made(
         task=run.task,
         path=path,
@@ -129,9 +125,11 @@ def finished(made: Made) -> Finished:
     has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
     otherwise = "Any other call runs the PyTorch function instead, and a warning says so once."
     if not has_reference:
+        gives = "load(..., reference=function) gives it one"
+        gives += ", and tilewright.make with the same words its own" * is_catalogued(made.task, made.request)
         otherwise = (
             "Any other call raises NoKernelApplies: this file comes without a PyTorch function to fall back to; "
-            "load(..., reference=function) gives it one."
+            f"{gives}."
         )
     speed, is_slower = speed_words(made)
     only = tuple(_restrictions(made.task, file))
@@ -139,7 +137,7 @@ def finished(made: Made) -> Finished:
     return Finished(
         speed=speed,
         is_slower=is_slower,
-        time_with="" if isinstance(made.measurement, Measured) else _bench_command(made),
+        time_with="" if isinstance(made.measurement, records.Measured) else _bench_command(made),
         only=only,
         takes=_takes(made.task, file, only),
         otherwise=otherwise,
@@ -151,99 +149,93 @@ def finished(made: Made) -> Finished:
     )
 
 
+def is_catalogued(task: records.Task, request: Request | None) -> bool:
+    """Whether the reference is what the catalogue has for a request in words, so that it may run in any process."""
+    with contextlib.suppress(NotUnderstood, SeveralReadings):
+        return request is not None and bool(task.words) and read(task.words, request.shapes).reference == task.reference
+    return False
+
+
 # -- speed --
 
 
 def speed_words(made: Made) -> tuple[str, bool]:
     """How it compares with PyTorch, and whether it is slower than anything that PyTorch does by itself."""
-    found = made.measurement
-    if found is None:
+    timing = made.measurement
+    if timing is None:
         return made.why_untimed or "it has no time: why is not on record", False
-    roofline = runs.fraction_words(found)
-    if not isinstance(found, Measured):
-        return (
-            f"not timed against PyTorch: no GPU here. Modelled for {found.gpu}: {microseconds(found.time_us)} us, "
-            f"{roofline}",
-            False,
-        )
-    told: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
+    roofline = runs.fraction_words(timing)
+    if not isinstance(timing, records.Measured):
+        times = f"{microseconds(timing.time_us)} us"
+        if timing.eager_us:
+            ratio, kernels = timing.eager_us / timing.time_us, runs.number_of(timing.eager_kernels, "kernel")
+            times += f", eager {microseconds(timing.eager_us)} us ({ratio:.2f}x; its {kernels} at the speed of a copy)"
+        return f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}", False
+    groups: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
     beside = []
-    for one in found.baselines:
-        ratio, lies = one.median_us / found.time_us, found.times_as_long(one)
+    for one in timing.baselines:
+        ratio, lies = one.median_us / timing.time_us, timing.times_as_long(one)
         clear = lies.low > 1 + _SAME or lies.high < 1 - _SAME
-        told["as fast as" if not clear else "faster than" if ratio > 1 else "slower than"].append(one.name)
+        groups["as fast as" if not clear else "faster than" if ratio > 1 else "slower than"].append(one.name)
         beside.append(f"{one.name} {microseconds(one.median_us)} us ({ratio:.2f}x)")
-    said = ", ".join(f"{how} {' and '.join(names)}" for how, names in told.items() if names)
-    times = "; ".join([f"{microseconds(found.time_us)} us", ", ".join(beside) or "PyTorch was not timed"])
-    return f"{f'{said}, ' if said else ''}measured on {found.gpu}: {times}; {roofline}", bool(told["slower than"])
+    standing = ", ".join(f"{how} {' and '.join(names)}" for how, names in groups.items() if names)
+    times = "; ".join([f"{microseconds(timing.time_us)} us", ", ".join(beside) or "PyTorch was not timed"])
+    lead = f"{standing}, " if standing else ""
+    return f"{lead}measured on {timing.gpu}: {times}; {roofline}", bool(groups["slower than"])
 
 
 def _bench_command(made: Made) -> str:
     task, request = made.task, made.request
     reference = made.run
-    if request is not None and task.origin is Origin.FUNCTION and task.derivative is None:
+    if request is not None and task.origin is records.Origin.FUNCTION and task.derivative is None:
         reference = request.text.strip() if ".py:" in request.text else made.run
-    shapes = [f"--shape {name}={_shape(spec)}" for name, spec in task.specs().items()]
-    numbers = [f"--set {one.name}={one.value!r}".lower() for one in task.numbers if not one.default]
+    words = option_words({**task.specs(), **{one.name: one.value for one in task.numbers if not one.default}})
     path = shlex.quote(str(made.path))
-    return " ".join([f"tilewright bench {path} --reference {shlex.quote(reference)}", *shapes, *numbers])
-
-
-def _shape(spec: TensorSpec) -> str:
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+    return " ".join([f"tilewright bench {path} --reference {shlex.quote(reference)}", *words])
 
 
 # -- what it takes --
 
 
-def _restrictions(task: Task, file: KernelFile | None) -> Iterator[str]:
+def _restrictions(task: records.Task, file: KernelFile | None) -> Iterator[str]:
     """Numbers that are pinned, sizes that are fixed or bounded: `step = 10`, `cols at most 512`."""
     numbers = {one.name for one in task.numbers}
-    said = runs.bound_words(task)
+    words = runs.bound_words(task)
     for need in (one for one in file.plan.directives if isinstance(one, Need)) if file else ():
-        for condition in _parts(need.condition):
+        for condition in conjuncts(need.condition):
             names = {one.id for one in walk(condition) if isinstance(one, Name)}
             if names and names <= numbers:
-                said.append(print_expression(condition))
-    yield from dict.fromkeys(one.replace(" == ", " = ") for one in said)
+                words.append(print_expression(condition))
+    yield from dict.fromkeys(one.replace(" == ", " = ") for one in words)
     yield from map(str, _limits(task, file))
     yield from filter(None, [runs.fixed_words(task)])
 
 
-def _parts(condition: Expr) -> Iterator[Expr]:
-    """What `and` joins."""
-    if isinstance(condition, Logical) and condition.operator == "and":
-        yield from _parts(condition.left)
-        yield from _parts(condition.right)
-    else:
-        yield condition
-
-
-def _limits(task: Task, file: KernelFile | None) -> tuple[SizeLimit, ...]:
+def _limits(task: records.Task, file: KernelFile | None) -> tuple[records.SizeLimit, ...]:
     return size_limits_of_files(task, [file], task.profile) if file is not None else ()
 
 
-def _takes(task: Task, file: KernelFile | None, restrictions: Sequence[str]) -> str:
+def _takes(task: records.Task, file: KernelFile | None, restrictions: Sequence[str]) -> str:
     """`any rows, cols; any eps; bf16 tensors; contiguous`."""
     narrow = {one.dimension for one in _limits(task, file)}
     leads = [one for one in (file.plan.directives if file else ()) if isinstance(one, Lead)]
     leading = [name for one in leads for name, _ in one.ranks]
     dtypes = {one.name: one.dtype.value for one in task.tensors if not one.optional}
-    said = runs.any_words(task, narrow) + runs.then_words(task)
+    parts = runs.any_words(task, narrow) + runs.then_words(task)
     of = f" of {' and '.join(leading)}" if len(leading) < len(task.tensors) else ""
-    said += [f"any leading dimensions{of}"] if leading else []
+    parts += [f"any leading dimensions{of}"] if leading else []
     restricted = {name for one in restrictions for name in re.findall(r"\w+", one)}
     numbers = [one.name for one in task.numbers if one.bounds is None and one.name not in restricted]
-    said += [f"any {', '.join(numbers)}"] if numbers else []
+    parts += [f"any {', '.join(numbers)}"] if numbers else []
     if len({*dtypes.values()}) == 1:
-        said.append(f"{next(iter(dtypes.values()))} tensors")
+        parts.append(f"{next(iter(dtypes.values()))} tensors")
     else:
-        said += [", ".join(f"{name} in {dtype}" for name, dtype in dtypes.items())] if dtypes else []
+        parts += [", ".join(f"{name} in {dtype}" for name, dtype in dtypes.items())] if dtypes else []
     strided = {one.name for one in (file.plan.directives if file else ()) if isinstance(one, Accept) and one.strided}
     dense = [name for name in dtypes if name not in strided]
     if dense:
-        said.append("contiguous" if len(dense) == len(dtypes) else f"{', '.join(dense)} contiguous, others strided")
-    return "; ".join(said)
+        parts.append("contiguous" if len(dense) == len(dtypes) else f"{', '.join(dense)} contiguous, others strided")
+    return "; ".join(parts)
 
 
 # -- gradients --
@@ -260,10 +252,10 @@ def _gradients(made: Made, has_reference: bool) -> str:
     if any(one.in_place for one in task.tensors):
         return "none, because it changes its input: a call that needs them raises GradientNotSupported"
     if has_reference:
-        said = "there is no backward kernel: the backward pass runs the PyTorch function again."
-        return f"{said} Make one with {_BACKWARD}"
-    said = "none: a call whose inputs require grad raises GradientNotSupported."
-    return f"{said} Make it with {_BACKWARD}, or call it under torch.no_grad()"
+        none = "there is no backward kernel: the backward pass runs the PyTorch function again."
+        return f"{none} Make one with {_BACKWARD}"
+    none = "none: a call whose inputs require grad raises GradientNotSupported."
+    return f"{none} Make it with {_BACKWARD}, or call it under torch.no_grad()"
 
 
 # -- how it was checked --
@@ -275,8 +267,8 @@ def _checked(made: Made, restricted: bool) -> tuple[str, ...]:
     if made.task.degenerate:
         return ("not verified: the task's answers prove nothing", *notes)
     if made.unjudged:
-        said = "not verified: at the task's own sizes it does what no judged case did"
-        return (f"{PROVISIONAL}, {said}", *made.unjudged, *notes)
+        reason = "not verified: at the task's own sizes it does what no judged case did"
+        return (f"{PROVISIONAL}, {reason}", *made.unjudged, *notes)
     return (verified_words(made.cases, made.devices), *notes)
 
 
@@ -288,11 +280,11 @@ def verified_words(cases: int, devices: Sequence[str]) -> str:
 
 def note_words(note: str) -> str:
     """A sentence of the referee on how far it looked, in plain words."""
-    found = _SAMPLED.fullmatch(note)
-    if found is None:
+    sampled = _SAMPLED.fullmatch(note)
+    if sampled is None:
         return f"limit of the check: {note}"
-    blocks = found["blocks"].replace("every block", "every block ran").replace("launch", "launch ran")
-    return f"{found['where']} the full size ({found['sizes']}) {blocks}, and a sample of the results was compared"
+    blocks = sampled["blocks"].replace("every block", "every block ran").replace("launch", "launch ran")
+    return f"{sampled['where']} the full size ({sampled['sizes']}) {blocks}, and a sample of the results was compared"
 
 
 # -- how it is called --
@@ -301,20 +293,23 @@ def note_words(note: str) -> str:
 def call_text(made: Made) -> str:
     """Lines of Python that can be pasted; with a backward kernel, gradients are that kernel's."""
     task = made.task
-    tensors = [one.name for one in task.tensors if not one.optional]
     numbers = [f"{one.name}={one.value!r}" for one in task.numbers if not one.default]
-    arguments = ", ".join([*tensors, *numbers])
-    results = ", ".join(one.name for one in task.outputs)
-    assigned = f"{results} = " if results else ""
     imported = _import_of_reference(task, made.request)
     joined = _joined(*made.backward) if made.backward is not None else ""
     reference = f", reference={task.function}" if imported else ""
     lines = ["import tilewright", *([imported] if imported else [])]
     lines.append(f'kernel = tilewright.load("{made.path}"{reference}){joined}')
-    return "\n".join([*lines, f"{assigned}kernel({arguments})"])
+    return "\n".join([*lines, _assigned_call(task, "kernel", numbers)])
 
 
-def _joined(task: Task, path: Path) -> str:
+def _assigned_call(task: records.Task, name: str, numbers: Sequence[str] = ()) -> str:
+    """`y = kernel(x, step=10)`."""
+    arguments = ", ".join([*(one.name for one in task.tensors if not one.optional), *numbers])
+    results = ", ".join(one.name for one in task.outputs)
+    return f"{f'{results} = ' if results else ''}{name}({arguments})"
+
+
+def _joined(task: records.Task, path: Path) -> str:
     """`.with_backward(...)` of a file of gradients."""
     derivative = task.derivative
     if derivative is None:
@@ -324,9 +319,9 @@ def _joined(task: Task, path: Path) -> str:
     return f'.with_backward(tilewright.load("{path}"), {{{gradients}}}, [{by}])'
 
 
-def _import_of_reference(task: Task, request: Request | None) -> str:
+def _import_of_reference(task: records.Task, request: Request | None) -> str:
     """How Python comes by the person's own function; "" where the task is no function in a file of theirs."""
-    if request is None or task.origin is not Origin.FUNCTION or task.derivative is not None:
+    if request is None or task.origin is not records.Origin.FUNCTION or task.derivative is not None:
         return ""
     file = Path(request.text.strip().rsplit(":", 1)[0]).expanduser()
     if file.suffix != ".py" or not file.is_file():
@@ -358,7 +353,9 @@ def answer_blocks(answers: Finished, *, call: bool = True) -> Iterator[Block]:
         yield Source(answers.call, "python")
 
 
-def end_of_run(run: Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool) -> Iterator[Block]:
+def end_of_run(
+    run: records.Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool
+) -> Iterator[Block]:
     """The end of `make`. `table`: the attempts were not shown yet, one by one."""
     if table:
         yield attempts_table(run)
@@ -377,19 +374,16 @@ def end_of_run(run: Run, answers: Finished | None, path: Path | None, *, table: 
     yield from answer_blocks(answers, call=call)
     yield from say_each([runs.waiting_words(run)], Tone.FAIR)
     yield say(f"more: tilewright show {run.id}", tone=Tone.FAINT)
-    if run.ending is Ending.SECONDS:
+    if run.ending is records.Ending.SECONDS:
         yield say(f"go on: tilewright resume {run.id} {runs.addition_words(run)}", tone=Tone.FAINT)
 
 
-def made_html(made: Made, run: Run | None, author: str) -> str:
+def made_html(made: Made, run: records.Run | None, author: str) -> str:
     """A finished kernel in a notebook: what it computes, the answers, its attempts and its file to be unfolded."""
     answers = finished(made)
-    arguments = ", ".join(one.name for one in made.task.tensors if not one.optional)
-    results = ", ".join(one.name for one in made.task.outputs)
-    call = f"{f'{results} = ' if results else ''}f({arguments})"
     blocks: list[Block] = [
         say(task_op_line(made.task), tone=Tone.STRONG),
-        say(f"by {author} in run {made.run}; called as ", Code(call), tone=Tone.FAINT),
+        say(f"by {author} in run {made.run}; called as ", Code(_assigned_call(made.task, "f")), tone=Tone.FAINT),
         *answer_blocks(answers, call=False),
     ]
     blocks += [Fold(runs.attempts_words(run), (attempts_table(run),))] if run is not None else []

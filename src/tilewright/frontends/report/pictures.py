@@ -46,11 +46,6 @@ def rectangle(x: float, y: float, width: float, height: float, colour: str, edge
     return f'<rect {place} fill="{colour}" stroke="{edge}"/>'
 
 
-def polyline(points: Iterable[tuple[float, float]], colour: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
-
-
 def dot(x: float, y: float, colour: str, radius: float = 4) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
 
@@ -97,7 +92,8 @@ class Chart:
         self.body.append(text(self.left - 8, self.y(value) + 4, label, anchor="end"))
 
     def curve(self, points: Iterable[tuple[float, float]], colour: str) -> None:
-        self.body.append(polyline([(self.x(x), self.y(y)) for x, y in points], colour))
+        path = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+        self.body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
 
     def legend(self, *named: tuple[str, str]) -> None:
         """Names with their colours, in a row below the title."""
@@ -137,8 +133,8 @@ def svg_plot(run: Run) -> str:
     chart.body.append(f'<g transform="translate(18 {(chart.top + chart.bottom) / 2:.1f}) rotate(-90)">{label}</g>')
     if floor_us:
         chart.level(floor_us, colour=INK, dashes="5 4")
-        said = f"roofline {microseconds(floor_us)} us"
-        chart.body.append(text(chart.right, chart.y(floor_us) - 6, said, anchor="end"))
+        caption = f"roofline {microseconds(floor_us)} us"
+        chart.body.append(text(chart.right, chart.y(floor_us) - 6, caption, anchor="end"))
     kept = [(float(row.attempt.number), row.time_us) for row in shown if row.kept and row.time_us is not None]
     if kept:
         ends = [*(number for number, _ in kept[1:]), count + 0.5]
@@ -152,11 +148,11 @@ def svg_plot(run: Run) -> str:
 
 def _attempt_marks(chart: Chart, row: Row, intervals: bool) -> Iterator[str]:
     attempt, x = row.attempt, chart.x(row.attempt.number)
-    said = f"{attempt.number}: {attempt.stage.value}, {row.verdict}. {attempt.summary}"
+    caption = f"{attempt.number}: {attempt.stage.value}, {row.verdict}. {attempt.summary}"
     if row.time_us is None:
         y, colour = chart.bottom - 8, DOT if attempt.passed else BAD
         cross = f'<path d="M{x - 5:.1f},{y - 5} l10,10 m0,-10 l-10,10" stroke="{colour}" stroke-width="2"/>'
-        yield titled(said, cross)
+        yield titled(caption, cross)
         return
     marks = [dot(x, chart.y(row.time_us), GOOD if row.kept else DOT, 6 if row.best else 4)]
     if intervals and isinstance(attempt.measurement, Measured):
@@ -164,7 +160,7 @@ def _attempt_marks(chart: Chart, row: Row, intervals: bool) -> Iterator[str]:
         low, high = chart.y(lies.low), chart.y(lies.high)
         marks.append(line(x, low, x, high, INK))
         marks += [line(x - 4, end, x + 4, end, INK) for end in (low, high)]
-    yield titled(said, *marks)
+    yield titled(caption, *marks)
     if row.best:
         yield text(x, chart.y(row.time_us) - 12, f"{microseconds(row.time_us)} us", colour=GOOD)
 
@@ -208,29 +204,25 @@ class Roofline:
         return self.operations / (self.floor_us * 1e6)
 
     @property
-    def share(self) -> float:
-        """The fraction of the roofline that texts tell, so that picture and text cannot differ."""
-        return self.floor_us / self.time_us
-
-    @property
     def share_words(self) -> str:
-        """`12%`, and never `0%`."""
-        return f"{self.share:.0%}" if self.share >= 0.01 else "less than 1%"
+        """`12%`, and never `0%`: as texts tell it, so that picture and text cannot differ."""
+        share = self.floor_us / self.time_us
+        return f"{share:.0%}" if share >= 0.01 else "less than 1%"
 
     @property
     def tflops(self) -> float:
         return self.operations / (self.time_us * 1e6)
 
 
-def roofline_picture(found: Roofline) -> str:
+def roofline_picture(roofline: Roofline) -> str:
     """Slanted: what the memory lets through. Level: what each kind of arithmetic can do. The dot is the kernel.
 
     The mark over it is the roofline of its operation: below the lines, because it counts one launch.
     """
-    here, bandwidth = found.intensity, found.bandwidth_gbs / 1e3
-    low, high = min(here, found.ridge) / 10, max(here, found.ridge) * 10
-    top = 2.5 * max(found.roof, *(peak for _, peak in found.peaks))
-    bottom = min(found.tflops / 4, low * bandwidth)
+    here, bandwidth = roofline.intensity, roofline.bandwidth_gbs / 1e3
+    low, high = min(here, roofline.ridge) / 10, max(here, roofline.ridge) * 10
+    top = 2.5 * max(roofline.roof, *(peak for _, peak in roofline.peaks))
+    bottom = min(roofline.tflops / 4, low * bandwidth)
     chart = Chart((620, 380), _MARGINS, (low, high), (bottom, top), logs="xy")
     for tick in _decades(low, high):
         chart.upright(tick, f"{tick:g}")
@@ -239,20 +231,18 @@ def roofline_picture(found: Roofline) -> str:
     x, y, body = chart.x(here), chart.y, chart.body
     middle = (chart.left + chart.right) / 2
     body.append(text(middle, chart.height - 12, "operations for each byte of device memory"))
-    for name, peak in found.peaks:
+    for name, peak in roofline.peaks:
         chart.curve([(low, low * bandwidth), (peak / bandwidth, peak), (high, peak)], DOT)
         body.append(text(chart.right, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
-    body.append(line(x, y(found.tflops), x, y(found.roof), INK, dashes="5 4"))
-    body.append(line(x - 9, y(found.roof), x + 9, y(found.roof), INK))
-    body.append(text(x - 14, y(found.roof) + 4, f"roofline {microseconds(found.floor_us)} us", anchor="end"))
-    said = f"{found.tflops:.3g} TFLOP/s in {microseconds(found.time_us)} us {found.time_is}"
-    body.append(titled(said, dot(x, y(found.tflops), GOOD, 6)))
-    share = f"{found.share_words} of the roofline"
-    body.append(text(x + 12, y(found.tflops) + 5, share, colour=GOOD, anchor="start"))
-    subtitle = (
-        f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"
-    )
-    return chart.page(f"Roofline of {found.gpu}", subtitle, chart.left)
+    body.append(line(x, y(roofline.tflops), x, y(roofline.roof), INK, dashes="5 4"))
+    body.append(line(x - 9, y(roofline.roof), x + 9, y(roofline.roof), INK))
+    body.append(text(x - 14, y(roofline.roof) + 4, f"roofline {microseconds(roofline.floor_us)} us", anchor="end"))
+    caption = f"{roofline.tflops:.3g} TFLOP/s in {microseconds(roofline.time_us)} us {roofline.time_is}"
+    body.append(titled(caption, dot(x, y(roofline.tflops), GOOD, 6)))
+    share = f"{roofline.share_words} of the roofline"
+    body.append(text(x + 12, y(roofline.tflops) + 5, share, colour=GOOD, anchor="start"))
+    under = f"{roofline.bandwidth_gbs:,.0f} GB/s; time {roofline.time_is}, counts emulated"
+    return chart.page(f"Roofline of {roofline.gpu}", f"TFLOP/s by operations a byte, {under}", chart.left)
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -333,9 +323,7 @@ def access_picture(touch: TouchRecord, spec: TensorSpec | None) -> str:
     verb = "written" if touch.writes else "read"
     where = f" in line {touch.line}" if touch.line else ""
     title = f"{touch.tensor}: bytes {verb} by the first warp{where}"
-    subtitle = (
-        f"each cell: a lane's {touch.bytes} bytes, by lane number; left: byte in the tensor{element}; boxes: sectors"
-    )
+    subtitle = f"each cell: a lane's {touch.bytes} bytes, by lane number; left: byte in tensor{element}; boxes: sectors"
     return page(_WIDTH, height + 8, title, subtitle, _LEFT, body)
 
 
@@ -362,8 +350,8 @@ def _lanes(touch: TouchRecord, row: int, y: float, scale: float) -> list[str]:
         named = str(lanes[0]) if len(lanes) == 1 else f"{lanes[0]}-{lanes[-1]}" if len(lanes) < 32 else "all"
         label = text(x + width / 2, y + 13, named, colour="white", size=10) if width >= 7 * len(named) else ""
         who = f"lane{'s' if len(lanes) > 1 else ''} {', '.join(map(str, lanes))}"
-        said = f"{who}: bytes {first:,} to {first + touch.bytes - 1:,}"
-        parts.append(titled(said, _cell(x, y, width, colour, "white"), label))
+        caption = f"{who}: bytes {first:,} to {first + touch.bytes - 1:,}"
+        parts.append(titled(caption, _cell(x, y, width, colour, "white"), label))
     return parts
 
 
@@ -375,22 +363,14 @@ def tile_words(part: WrittenPart, spec: TensorSpec) -> str:
     """`The first block writes y[0:64, 0:48], 3,072 of 393,216 elements.`"""
     ranges = ", ".join(_range(indices) for indices in part.indices)
     place = f"{part.name}[{ranges}]" if ranges else part.name
-    share = "" if _is_thinned(part) else f": {sum(part.written):,} of {spec.numel:,} elements"
+    # Of a large part indices are left out until what remains is little enough, so that nobody can count.
+    thinned = len(part.written) > MOST_WRITTEN // 2 and not _is_gapless(part)
+    share = "" if thinned else f": {sum(part.written):,} of {spec.numel:,} elements"
     return f"The first block writes within {place}{share}."
-
-
-def _is_thinned(part: WrittenPart) -> bool:
-    """Whether indices may have been left out until what remains is little enough, so that nobody can count."""
-    return len(part.written) > MOST_WRITTEN // 2 and not _is_gapless(part)
 
 
 def _is_gapless(part: WrittenPart) -> bool:
     return all(one[-1] - one[0] + 1 == len(one) for one in part.indices)
-
-
-def _is_whole(part: WrittenPart) -> bool:
-    """Whether every element between the first and the last of each axis was written."""
-    return all(part.written) and _is_gapless(part)
 
 
 def _range(indices: tuple[int, ...]) -> str:
@@ -409,14 +389,14 @@ def tile_picture(part: WrittenPart, spec: TensorSpec, blocks: int) -> str:
     width = max(2.0, _BOX_WIDTH * (across[-1] - across[0] + 1) / columns)
     y = _TOP + 8 + _BOX_HEIGHT * first / rows
     height = max(2.0, _BOX_HEIGHT * (last - first + 1) / rows)
-    colour = GOOD if _is_whole(part) else _PARTLY
+    whole = all(part.written) and _is_gapless(part)
     body = [
         rectangle(_LEFT, _TOP + 8, _BOX_WIDTH, _BOX_HEIGHT, FAINT),
-        titled(tile_words(part, spec), rectangle(x, y, width, height, colour)),
+        titled(tile_words(part, spec), rectangle(x, y, width, height, GOOD if whole else _PARTLY)),
         text(_LEFT + _BOX_WIDTH / 2, _TOP + _BOX_HEIGHT + 26, f"{columns:,} columns"),
         text(_LEFT + _BOX_WIDTH + 10, _TOP + 8 + _BOX_HEIGHT / 2, f"{rows:,} rows", anchor="start"),
     ]
     title = f"{part.name}: what the first of {blocks:,} blocks writes"
-    how = "green" if _is_whole(part) else "pale green: some elements within"
+    how = "green" if whole else "pale green: some elements within"
     subtitle = f"{how}: the first block's part, at least two pixels; grey: what the other blocks write"
     return page(_WIDTH, _TOP + _BOX_HEIGHT + 40, title, subtitle, _LEFT, body)

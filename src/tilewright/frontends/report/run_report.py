@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tilewright import records
+from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.document import (
-    Bar,
-    Block,
-    Cell,
-    Code,
-    Document,
-    Mark,
-    Paragraph,
-    Section,
-    Source,
-    Table,
-    Tone,
-    say,
-    say_each,
-)
 from tilewright.frontends.report.rendering import notebook
 from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
-from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run, Task
-from tilewright.store import RunFolder, RunList
+from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run
+from tilewright.store import RunFolder, RunList, StoreError, line_authors
+from tilewright.store.attempt_folder import KERNEL
+from tilewright.tasks.errors import BadArgument
 
 _HASH_SHOWN = 12
 _TABLE_GAP = 2
@@ -41,13 +31,13 @@ _BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines
 # -- the one table of attempts --
 
 
-def attempts_table(run: Run) -> Table | Paragraph:
+def attempts_table(run: Run) -> doc.Table | doc.Paragraph:
     """A row for each attempt, with a bar that is as long as the part of the roofline it reaches."""
     if not run.attempts:
-        return say("no attempt is finished yet")
+        return doc.say("no attempt is finished yet")
     made = runs.rows(run)
-    tones = tuple(Tone.GOOD if row.best else Tone.PLAIN if row.kept else Tone.FAINT for row in made)
-    return Table(
+    tones = tuple(doc.Tone.GOOD if row.best else doc.Tone.PLAIN if row.kept else doc.Tone.FAINT for row in made)
+    return doc.Table(
         attempt_heads(run),
         tuple(attempt_cells(row, run) for row in made),
         ("#", *attempt_heads(run)[3:5], "roofline", "cost"),
@@ -61,7 +51,7 @@ def attempt_heads(run: Run) -> tuple[str, ...]:
     return ("#", "stage", "result", kind, "vs best", "", "roofline", "", *cost, "summary")
 
 
-def attempt_cells(row: Row, run: Run) -> tuple[Cell, ...]:
+def attempt_cells(row: Row, run: Run) -> tuple[doc.Cell, ...]:
     """`speedup` is over the best attempt before it."""
     attempt, measurement = row.attempt, row.attempt.measurement if row.time_us is not None else None
     return (
@@ -72,7 +62,7 @@ def attempt_cells(row: Row, run: Run) -> tuple[Cell, ...]:
         runs.speedup_words(row.speedup),
         "best" if row.best else "kept" if row.kept else "",
         "" if measurement is None else f"{measurement.fraction:.0%}",
-        "" if measurement is None else Bar(min(measurement.fraction, 1.0), row.best),
+        "" if measurement is None else doc.Bar(min(measurement.fraction, 1.0), row.best),
         *((dollars_words(attempt.dollars) if attempt.replies else "",) if _is_paid(run) else ()),
         row.summary,
     )
@@ -85,23 +75,26 @@ def _is_paid(run: Run) -> bool:
 # -- one run --
 
 
-def run_report(run: Run, worker: str = "") -> Document:
+def run_report(run: Run, worker: str = "") -> list[doc.Block]:
     """Everything about a run that fits on a page. `worker`: the process that works on it now."""
-    blocks = [*run_head(run), say(""), attempts_table(run), say(""), standing_words(run, worker)]
-    return Document("", (Section("", tuple(blocks)),))
+    return [*run_head(run), doc.say(""), attempts_table(run), doc.say(""), standing_words(run, worker)]
 
 
-def run_head(run: Run) -> Iterator[Block]:
+def run_head(run: Run) -> Iterator[doc.Block]:
     """What was asked for, of whom and where."""
-    yield say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
-    yield from task_blocks(run.task, run.best)
-    yield say(f"on {run.environment.device}")
-    yield from say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
+    yield doc.say(doc.Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
+    asked = f": {' '.join(run.task.words.split())}" if run.task.words else ""
+    yield doc.say(f"{run.task.name} for {run.task.gpu}{asked}")
+    yield from doc.say_each((f"  {line}" for line in runs.task_words(run.task, run.best)), doc.Tone.FAINT)
+    if run.task.degenerate:
+        yield doc.say(f"  degenerate, so passing proves nothing: {run.task.degenerate}", tone=doc.Tone.FAIR)
+    yield doc.say(f"on {run.environment.device}")
+    yield from doc.say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
 
 
-def standing_words(run: Run, worker: str = "") -> Paragraph:
+def standing_words(run: Run, worker: str = "") -> doc.Paragraph:
     """Where a run stands, and what it has cost of what it may."""
-    return say(f"{state_words(run, worker)}; {spend_words(run)}")
+    return doc.say(f"{state_words(run, worker)}; {spend_words(run)}")
 
 
 def state_words(run: Run, worker: str = "") -> str:
@@ -112,96 +105,89 @@ def state_words(run: Run, worker: str = "") -> str:
     return f"ended: {run.ending_words}"
 
 
-def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[Block]:
-    """What must be computed, in a few lines."""
-    asked = f": {' '.join(task.words.split())}" if task.words else ""
-    yield say(f"{task.name} for {task.gpu}{asked}")
-    yield from say_each((f"  {line}" for line in runs.task_words(task, best)), Tone.FAINT)
-    if task.degenerate:
-        yield say(f"  degenerate, so passing proves nothing: {task.degenerate}", tone=Tone.FAIR)
-
-
 # -- one attempt --
 
 
-def attempt_report(run: Run, attempt: Attempt, source: str) -> Document:
+def attempt_report(run: Run, attempt: Attempt, source: str) -> doc.Document:
     """One attempt: what was asked, what it cost, the verdict in full with lines of its `source`, its times."""
     parent = f" from attempt {attempt.parent}" if attempt.parent else ""
     title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
-    return Document(title, (Section("", tuple(attempt_blocks(attempt, source))),))
+    return doc.Document(title, (doc.Section("", tuple(attempt_blocks(attempt, source))),))
 
 
-def attempt_blocks(attempt: Attempt, source: str) -> Iterator[Block]:
-    tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
-    replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
-    cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
-    yield say(attempt.summary)
-    yield from say_each(f"by algebra: {note}" for note in attempt.notes)
-    yield say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT)
-    yield say("")
-    yield Source(verdict_text(attempt.verdict, source))
+def attempt_blocks(attempt: Attempt, source: str) -> Iterator[doc.Block]:
+    replies = f"{attempt.replies} {'reply' if attempt.replies == 1 else 'replies'}"
+    cost = f"{replies}, {attempt.usage.tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
+    yield doc.say(attempt.summary)
+    yield from doc.say_each(f"by algebra: {note}" for note in attempt.notes)
+    yield doc.say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=doc.Tone.FAINT)
+    yield doc.say("")
+    yield doc.Source(verdict_text(attempt.verdict, source))
     if attempt.tune is not None and len(attempt.tune.tried) > 1:
-        yield from (say(""), say("constants tried by the autotuner", tone=Tone.STRONG), *_tune(attempt.tune))
+        yield doc.say("")
+        yield doc.say("constants tried by the autotuner", tone=doc.Tone.STRONG)
+        yield from _tune(attempt.tune)
     if attempt.measurement is not None:
-        yield from (say(""), *measurement_blocks(attempt.measurement))
-    yield from say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
+        yield from (doc.say(""), *measurement_blocks(attempt.measurement))
+    yield from doc.say_each([runs.unmeasured_words(attempt)], doc.Tone.FAIR)
 
 
-def _tune(tune: records.TuneResult) -> Iterator[Block]:
+def _tune(tune: records.TuneResult) -> Iterator[doc.Block]:
     """Every choice of constants with its time, the fastest first."""
     rows = []
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         refused = next((one.verdict for one in tune.refused if one.choice == choice), None)
-        said = "chosen" if choice == tune.choice else verdict_words(refused) if refused else ""
-        rows.append((microseconds(time_us), ", ".join(f"{name}={value}" for name, value in choice), said))
-    yield Table(("us", "constants", ""), tuple(rows), ("us",))
+        note = "chosen" if choice == tune.choice else verdict_words(refused) if refused else ""
+        rows.append((microseconds(time_us), ", ".join(f"{name}={value}" for name, value in choice), note))
+    yield doc.Table(("us", "constants", ""), tuple(rows), ("us",))
     left = [f"{count} {what}" for count, what in ((tune.skipped, "not tried"), (tune.failed, "failed")) if count]
-    yield from say_each([", ".join(left)], Tone.FAINT)
+    yield from doc.say_each([", ".join(left)], doc.Tone.FAINT)
 
 
 # -- times --
 
 
-def measurement_blocks(found: Measurement) -> Iterator[Block]:
+def measurement_blocks(timing: Measurement) -> Iterator[doc.Block]:
     """Every contender with where its median lies, or every resource with its modelled time."""
-    sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
-    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {runs.fraction_words(found)}", tone=Tone.STRONG)
-    yield from _measured(found) if isinstance(found, Measured) else _modelled(found)
+    sizes = ", ".join(f"{name}={size}" for name, size in timing.sizes.items())
+    time, fraction = time_words(timing), runs.fraction_words(timing)
+    yield doc.say(f"{time} on {timing.gpu} at {sizes}, {fraction}", tone=doc.Tone.STRONG)
+    yield from _measured(timing) if isinstance(timing, Measured) else _modelled(timing)
 
 
-def _measured(found: Measured) -> Iterator[Block]:
-    timings = [found.kernel, *found.baselines, *([found.control] if found.control else [])]
+def _measured(timing: Measured) -> Iterator[doc.Block]:
+    timings = [timing.kernel, *timing.baselines, *([timing.control] if timing.control else [])]
     longest = max(one.median_us for one in timings)
     rows = []
     for one in timings:
         beside = ("", "")
-        if one is not found.kernel:
-            ratio = found.times_as_long(one)
-            beside = f"{one.median_us / found.time_us:.3f}x", f"{ratio.low:.3f} to {ratio.high:.3f}"
-        drawn = Bar(one.median_us / longest, one is found.kernel)
+        if one is not timing.kernel:
+            ratio = timing.times_as_long(one)
+            beside = f"{one.median_us / timing.time_us:.3f}x", f"{ratio.low:.3f} to {ratio.high:.3f}"
+        drawn = doc.Bar(one.median_us / longest, one is timing.kernel)
         rows.append((one.name, microseconds(one.median_us), runs.scatter_words(one), drawn, *beside))
     heads = ("measured", "us", "95% interval", "", "over the kernel", "95% interval of it")
-    yield Table(heads, tuple(rows), ("us", "over the kernel"))
-    notes = [f"kernel and baselines {found.precision.words}"] if found.precision is not None else []
-    notes += [runs.conditions_words(found.conditions)] if found.conditions is not None else []
-    yield from say_each((*notes, *found.notes), Tone.FAINT)
+    yield doc.Table(heads, tuple(rows), ("us", "over the kernel"))
+    notes = [f"kernel and baselines {timing.precision.words}"] if timing.precision is not None else []
+    notes += [runs.conditions_words(timing.conditions)] if timing.conditions is not None else []
+    yield from doc.say_each((*notes, *timing.notes), doc.Tone.FAINT)
 
 
-def _modelled(found: Modelled) -> Iterator[Block]:
-    longest = max((term.time_us for term in found.terms), default=0.0) or 1.0
-    rows = [(one.name, microseconds(one.time_us), Bar(one.time_us / longest), one.detail) for one in found.terms]
-    yield Table(("modelled", "us", "", "counted"), tuple(rows), ("us",))
-    sampled = f"{found.sampled_blocks} of {found.grid_blocks:,} blocks sampled"
-    rest = f"occupancy {found.occupancy:.0%}, {found.spill_bytes} bytes spilled"
-    told = f" (+- {found.uncertainty:.0%})" if found.uncertainty else ""
-    said = f"a modelled time{told} ranks candidates and is no measurement"
-    yield say(f"{rest}, {sampled}; {said}", tone=Tone.FAINT)
+def _modelled(timing: Modelled) -> Iterator[doc.Block]:
+    longest = max((term.time_us for term in timing.terms), default=0.0) or 1.0
+    rows = [(one.name, microseconds(one.time_us), doc.Bar(one.time_us / longest), one.detail) for one in timing.terms]
+    yield doc.Table(("modelled", "us", "", "counted"), tuple(rows), ("us",))
+    sampled = f"{timing.sampled_blocks} of {timing.grid_blocks:,} blocks sampled"
+    rest = f"occupancy {timing.occupancy:.0%}, {timing.spill_bytes} bytes spilled"
+    margin = f" (+- {timing.uncertainty:.0%})" if timing.uncertainty else ""
+    caution = f"a modelled time{margin} ranks candidates and is no measurement"
+    yield doc.say(f"{rest}, {sampled}; {caution}", tone=doc.Tone.FAINT)
 
 
 def diff_text(folder: RunFolder, attempt: Attempt) -> str:
     """What an attempt changed in the file its author was given; the whole file where it was given none."""
-    new = folder.attempt(attempt.number).find_text("kernel.cu") or ""
-    old = folder.attempt(attempt.parent).find_text("kernel.cu") or "" if attempt.parent else ""
+    new = folder.attempt(attempt.number).find_text(KERNEL) or ""
+    old = folder.attempt(attempt.parent).find_text(KERNEL) or "" if attempt.parent else ""
     lines = difflib.unified_diff(
         old.splitlines(keepends=True),
         new.splitlines(keepends=True),
@@ -214,6 +200,7 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
 # -- two files side by side --
 
 MOST_LINES = 4000  # of either text; beyond it a comparison takes too long
+_Numbered = tuple[int, str]
 _AROUND = 4  # equal lines shown next to a change
 
 
@@ -244,11 +231,12 @@ def side_by_side(left: str, right: str) -> list[Stretch]:
     made: list[Stretch] = []
     codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     for position, (kind, a, b, c, d) in enumerate(codes):
+        sides = enumerate(old[a:b], a + 1), enumerate(new[c:d], c + 1)
         if kind == "equal":
-            rows = tuple((Half(a + k + 1, old[a + k]), Half(c + k + 1, new[c + k])) for k in range(b - a))
+            rows = tuple((Half(*one), Half(*other)) for one, other in zip(*sides, strict=True))
             made += _folded(rows, position == 0, position == len(codes) - 1)
         else:
-            made.append(Stretch(tuple(_changed(old, new, (a, b), (c, d))), equal=False))
+            made.append(Stretch(tuple(_changed(*sides)), equal=False))
     return made
 
 
@@ -264,25 +252,21 @@ def _folded(rows: tuple[tuple[Half, Half], ...], first: bool, last: bool) -> Ite
             yield Stretch(part, equal=True, folded=folded)
 
 
-def _changed(
-    old: list[str], new: list[str], left: tuple[int, int], right: tuple[int, int]
-) -> Iterator[tuple[Half | None, Half | None]]:
+def _changed(left: Iterable[_Numbered], right: Iterable[_Numbered]) -> Iterator[tuple[Half | None, Half | None]]:
     """Lines one by one beside each other; what is over on one side has nothing beside it."""
-    for i, j in itertools.zip_longest(range(*left), range(*right)):
-        if i is None or j is None:
-            yield (
-                Half(i + 1, "", old[i]) if i is not None else None,
-                Half(j + 1, "", new[j]) if j is not None else None,
-            )
+    for one, other in itertools.zip_longest(left, right):
+        if one is None or other is None:
+            yield Half(one[0], "", one[1]) if one else None, Half(other[0], "", other[1]) if other else None
             continue
-        head = _shared(old[i], new[j])
-        tail = _shared(old[i][head:][::-1], new[j][head:][::-1])
-        yield _half(i, old[i], head, tail), _half(j, new[j], head, tail)
+        (number, text), (place, beside) = one, other
+        head = _shared(text, beside)
+        tail = _shared(text[head:][::-1], beside[head:][::-1])
+        yield _half(number, text, head, tail), _half(place, beside, head, tail)
 
 
-def _half(index: int, text: str, head: int, tail: int) -> Half:
+def _half(number: int, text: str, head: int, tail: int) -> Half:
     end = len(text) - tail
-    return Half(index + 1, text[:head], text[head:end], text[end:])
+    return Half(number, text[:head], text[head:end], text[end:])
 
 
 def _shared(one: str, other: str) -> int:
@@ -294,19 +278,19 @@ def _shared(one: str, other: str) -> int:
 # -- where a kernel comes from --
 
 
-def standing_blocks(made: Provenance) -> Iterator[Block]:
+def standing_blocks(made: Provenance) -> Iterator[doc.Block]:
     """What a kernel is, its licence, and how well it was checked."""
     licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
     where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
     worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
-    yield say(Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}")
-    yield say("kernel ", Code(made.kernel), ", task ", Code(made.task_hash), f"; licence: {licence}")
-    yield say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}")
-    yield from say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), Tone.FAIR)
-    yield from say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], Tone.FAIR)
+    yield doc.say(doc.Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}")
+    yield doc.say("kernel ", doc.Code(made.kernel), ", task ", doc.Code(made.task_hash), f"; licence: {licence}")
+    yield doc.say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}")
+    yield from doc.say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), doc.Tone.FAIR)
+    yield from doc.say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], doc.Tone.FAIR)
 
 
-def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> Document:
+def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> list[doc.Block]:
     """`authors`: for every line of the kernel the attempt that wrote it."""
     contributions = tuple(
         (
@@ -320,14 +304,10 @@ def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> 
         for one in made.contributions
     )
     numbered = enumerate(zip(authors, kernel.splitlines(), strict=True), start=1)
-    blocks: list[Block] = [
-        *standing_blocks(made),
-        say(""),
-        Table(("#", "lines", "stage", "author", "prompt", "summary"), contributions, ("#", "lines")),
-        say(""),
-        Source("\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)),
-    ]
-    return Document("", (Section("", tuple(blocks)),))
+    heads = ("#", "lines", "stage", "author", "prompt", "summary")
+    lines = "\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)
+    table = doc.Table(heads, contributions, ("#", "lines"))
+    return [*standing_blocks(made), doc.say(""), table, doc.say(""), doc.Source(lines)]
 
 
 # -- all runs --
@@ -356,7 +336,7 @@ class RunLine:
 def run_line(name: str, run: Run, worker: str | None) -> RunLine:
     best = run.best
     measurement = best.measurement if best else None
-    said = time_words(measurement) if best else "none passed" if run.attempts else ""
+    result = time_words(measurement) if best else "none passed" if run.attempts else ""
     return RunLine(
         name=name,
         created=run.created,
@@ -365,7 +345,7 @@ def run_line(name: str, run: Run, worker: str | None) -> RunLine:
         gpu=run.task.gpu,
         author=run.settings.author,
         attempts=len(run.attempts),
-        best=f"{said}, {PROVISIONAL}" if best and best.is_provisional else said,
+        best=f"{result}, {PROVISIONAL}" if best and best.is_provisional else result,
         best_us=measurement.time_us if measurement else None,
         fraction=measurement.fraction if measurement else None,
         cost=dollars_words(run.dollars),
@@ -374,10 +354,10 @@ def run_line(name: str, run: Run, worker: str | None) -> RunLine:
     )
 
 
-def runs_report(listing: RunList, width: int) -> Iterator[Block]:
+def runs_report(listing: RunList, width: int) -> Iterator[doc.Block]:
     """One line for each run, newest first, then what waits to be accepted and what cannot be read."""
     if not (listing.runs or listing.waiting or listing.broken):
-        yield say('no runs yet; begin with: tilewright make "softmax over the last dimension"')
+        yield doc.say('no runs yet; begin with: tilewright make "softmax over the last dimension"')
     if listing.runs:
         yield _runs_table([run_line(run.id, run, listing.workers.get(run.id)) for run in listing.runs], width)
     for one in listing.waiting:
@@ -385,11 +365,11 @@ def runs_report(listing: RunList, width: int) -> Iterator[Block]:
         worker = listing.workers.get(one.id)
         state = f"{worker} is on it" if worker else f"tilewright resume {one.id} --yes"
         line = f"{one.id}  {when(one.created)}  has no accepted specification yet: {words[:60]!r}; {state}"
-        yield say(line, tone=Tone.FAIR)
-    yield from say_each((f"{one.path} cannot be read: {one.problem}" for one in listing.broken), Tone.BAD)
+        yield doc.say(line, tone=doc.Tone.FAIR)
+    yield from doc.say_each((f"{one.path} cannot be read: {one.problem}" for one in listing.broken), doc.Tone.BAD)
 
 
-def _runs_table(lines: Sequence[RunLine], width: int) -> Table:
+def _runs_table(lines: Sequence[RunLine], width: int) -> doc.Table:
     """Columns are left out until no cell but an author's or a state's must be broken; the run always stays."""
     columns = {head: [str(getattr(one, _FIELDS.get(head, head))) for one in lines] for head in _COLUMNS}
     for least in _LEFT_OUT:
@@ -401,7 +381,7 @@ def _runs_table(lines: Sequence[RunLine], width: int) -> Table:
             break
         del columns[least]
     rows = tuple(zip(*columns.values(), strict=True))
-    return Table(tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns) - frozenset(_BREAKABLE))
+    return doc.Table(tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns.keys() - _BREAKABLE))
 
 
 def when(created: str) -> str:
@@ -416,13 +396,13 @@ def html_of(thing: object) -> str:
     """The HTML of anything that a notebook may be given."""
     match thing:
         case Run():
-            return notebook(run_report(thing).blocks)
+            return notebook(run_report(thing))
         case Measured() | Modelled():
             return notebook(measurement_blocks(thing))
         case records.Passed() | records.Rejected() | records.Unsupported():
-            tone = Tone.BAD if isinstance(thing, records.Rejected) else Tone.GOOD
-            return notebook([say(runs.verdict_words(thing), tone=tone), Source(verdict_text(thing))])
-    return notebook([Source(str(thing))])
+            tone = doc.Tone.BAD if isinstance(thing, records.Rejected) else doc.Tone.GOOD
+            return notebook([doc.say(runs.verdict_words(thing), tone=tone), doc.Source(verdict_text(thing))])
+    return notebook([doc.Source(str(thing))])
 
 
 def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
@@ -430,3 +410,80 @@ def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
     place = folder.attempt(number)
     texts = (place.find_text(f"question-{k}.md") for k in range(1, 10))
     return tuple(text for text in texts if text is not None)
+
+
+# -- an attempt with its texts, for a page of its own --
+
+_MOST_PARTIAL = 9  # questions of one attempt
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    number: int
+    text: str
+    author: int | None = None  # the attempt that wrote it; 0 for the file given to start from
+    notes: tuple[str, ...] = ()  # what was found there
+
+
+def attempt_facts(folder: RunFolder, run: Run, number: int) -> dict[str, Any]:
+    """What a page shows of an attempt; `attempt` is None while it is unfinished, with what has come in so far."""
+    attempt = next((one for one in run.attempts if one.number == number), None)
+    verdict, place = attempt.verdict if attempt else None, folder.attempt(number)
+    facts: dict[str, Any] = {
+        "attempt": attempt,
+        "kernel": "",
+        "prompts": (),
+        "replies": (),
+        "partial": "",
+        "problem": "",
+    }
+    authors: list[int] = []
+    try:
+        facts |= {"kernel": place.find_text(KERNEL) or "", "prompts": prompts_of(folder, number)}
+        facts["replies"] = tuple(reply.text for reply in place.replies())
+        coming = (place.find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
+        facts["partial"] = next((text for text in coming if text), "")
+    except (StoreError, OSError) as error:
+        facts["problem"] = str(error)
+    if not any(facts.values()):
+        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
+    with contextlib.suppress(StoreError, OSError):
+        authors = line_authors(folder, run, attempt) if attempt else []
+    cases = () if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases
+    source = source_lines(facts["kernel"], authors, verdict)
+    return facts | {"number": number, "cases": cases, "findings": _findings(verdict), "source": source}
+
+
+def _findings(verdict: records.Verdict | None) -> tuple[records.FindingRecord, ...]:
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
+    return evidence.findings if isinstance(evidence, records.Crashed) else ()
+
+
+def source_lines(text: str, authors: list[int], verdict: records.Verdict | None) -> tuple[SourceLine, ...]:
+    """Every line of a kernel file with who wrote it and what the verdict says of it."""
+    notes: dict[int, list[str]] = {}
+    lines = text.splitlines()
+    for line, note in _line_notes(verdict, lines):
+        notes.setdefault(line, []).append(note)
+    known = authors if len(authors) == len(lines) else [None] * len(lines)
+    return tuple(
+        SourceLine(number, line, author, tuple(dict.fromkeys(notes.get(number, ()))))
+        for number, (line, author) in enumerate(zip(lines, known, strict=True), start=1)
+    )
+
+
+def _line_notes(verdict: records.Verdict | None, lines: list[str]) -> list[tuple[int, str]]:
+    notes = [(one.line, one.kind.value) for one in _findings(verdict) if one.line is not None]
+    notes += [(one.other_line, f"other side of: {one.kind.value}") for one in _findings(verdict) if one.other_line]
+    if isinstance(verdict, records.Passed):
+        notes += [(one.line, f"{one.why} in a judged case") for one in verdict.uncovered]
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
+    match evidence:
+        case records.NotBuilt(diagnostics=diagnostics):
+            here = dict(enumerate(map(str.strip, lines), start=1))  # a message may be about a header's line
+            notes += [(one.line, one.message) for one in diagnostics if here.get(one.line) == one.source_line.strip()]
+        case records.BadPlan(problems=problems):
+            notes += [(one.line, one.message) for one in problems if one.line]
+        case records.Crashed(line=int(line), message=message, findings=()):
+            notes.append((line, message))
+    return notes

@@ -19,25 +19,18 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from tilewright.frontends.report import runs
+from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.document import Picture
-from tilewright.frontends.report.facts import NotCountable, attempt_facts, count_lines, source_lines
+from tilewright.frontends.report.emulated import NotCountable, count_lines
+from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
 from tilewright.frontends.report.rendering import POLICY, render
-from tilewright.frontends.report.run_report import (
-    RunLine,
-    attempt_blocks,
-    measurement_blocks,
-    run_head,
-    run_line,
-    side_by_side,
-    standing_blocks,
-    standing_words,
-)
 from tilewright.frontends.report.runs import microseconds
 from tilewright.frontends.report.suite import report_of, suite_report, task_cells
 from tilewright.records import Attempt, Run
@@ -53,7 +46,7 @@ from tilewright.tasks.errors import BadArgument
 _KEPT_RUNS = 16
 
 
-class NotThere(Exception):
+class NotThere(BadArgument):
     """Nothing is at this address; the message says what is missing."""
 
 
@@ -113,12 +106,20 @@ def chosen(what: str | None, store: Store) -> Choice:
     return Choice((path.parent,), run=path.name, alone=path.parent != store.place.resolve())
 
 
+class Opened(NamedTuple):
+    """A run that pages are made of, by the name that its folder has."""
+
+    name: str
+    folder: RunFolder
+    run: Run
+
+
 class Shelf:
     """What was read of the chosen runs. It may be asked by several threads."""
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
-        self._lines: dict[str, tuple[object, RunLine]] = {}
+        self._lines: dict[str, tuple[object, run_report.RunLine]] = {}
         self._runs: dict[str, tuple[object, Run]] = {}
         self._lock = threading.Lock()
 
@@ -145,7 +146,7 @@ class Shelf:
         folder = self.folder(name)
         return folder.stamp, folder.worker
 
-    def lines(self, seconds: float) -> tuple[list[RunLine], int]:
+    def lines(self, seconds: float) -> tuple[list[run_report.RunLine], int]:
         """Every run in a line, newest first, and how many are still to be read: reading anew ends after `seconds`."""
         deadline = time.monotonic() + seconds
         newest_first = sorted(self.choice.folders().items(), key=lambda one: _changed_at(one[1]), reverse=True)
@@ -173,19 +174,17 @@ def _changed_at(folder: RunFolder) -> float:
 def _read(folder: RunFolder) -> Run:
     if not folder.is_plain:
         raise NotThere("this run's folder holds symbolic links or the like, which no run does; it is not read")
-    try:
+    with _readable():
         return folder.load()
-    except (StoreError, OSError) as error:
-        raise NotThere(str(error)) from None
 
 
-def _line(name: str, folder: RunFolder) -> RunLine:
+def _line(name: str, folder: RunFolder) -> run_report.RunLine:
     try:
-        return run_line(name, _read(folder), folder.worker)
+        return run_report.run_line(name, _read(folder), folder.worker)
     except NotThere as problem:
-        return RunLine(name, problem=str(problem))
+        return run_report.RunLine(name, problem=str(problem))
     except (ArithmeticError, ValueError) as problem:  # such as a measured time of 0
-        return RunLine(name, problem=f"its numbers make no sense: {problem}")
+        return run_report.RunLine(name, problem=f"its numbers make no sense: {problem}")
 
 
 # -- the pages --
@@ -256,7 +255,7 @@ class Site:
             if not line.problem:
                 yield from self._run_addresses(line.name)
 
-    def _written(self, lines: list[RunLine]) -> list[RunLine]:
+    def _written(self, lines: list[run_report.RunLine]) -> list[run_report.RunLine]:
         """Of files, only those of the run that was named, if one was."""
         named = self._shelf.choice.run
         return lines if self._served or not named else [line for line in lines if line.name == named]
@@ -279,7 +278,7 @@ class Site:
     def _index(self) -> str:
         lines, unread = self._shelf.lines(0.0 if self._served else float("inf"))  # as many as `stamp` has read
         lines = self._written(lines)
-        return self._render("index", "Runs", 0, _AT_ONCE_MS if unread else _LATER_MS, lines=lines, unread=unread)
+        return self._render("index", "Runs", _AT_ONCE_MS if unread else _LATER_MS, lines=lines, unread=unread)
 
     def _suite(self, folder: SuiteFolder) -> str:
         report = report_of(folder)
@@ -293,7 +292,6 @@ class Site:
         return self._render(
             "suite",
             suite.title,
-            0,
             _SOON_MS,
             figures=[one for one in document.sections[0].blocks if not isinstance(one, Picture)],
             pictures=document.pictures,
@@ -311,91 +309,67 @@ class Site:
     # -- one run --
 
     def _run_page(self, name: str, file: str) -> str:
-        folder, run = self._shelf.folder(name), self._shelf.run(name)
+        one = Opened(name, self._shelf.folder(name), self._shelf.run(name))
         if file == "index.html":
-            return self._run(name, folder, run)
+            return self._run(one)
         if file == "provenance.html":
-            return self._provenance(name, folder, run)
-        if file == "lesson.html" and self._served and run.attempts:
-            return self._lesson(name, folder, run)
+            return self._provenance(one)
+        if file == "lesson.html" and self._served and one.run.attempts:
+            return self._lesson(one)
         asked = _ATTEMPT_FILE.fullmatch(file)
-        if asked is None:
+        if asked is None or (asked[1] == "counters" and not self._counts):
             raise NotThere("there is no such page")
         kind, number = asked[1], int(asked[2])
         if kind == "attempt":
-            return self._attempt(name, folder, run, number)
-        attempt = _attempt(run, number)
-        if kind == "change":
-            return self._change(name, folder, run, attempt)
-        return self._counters(name, folder, run, attempt)
+            return self._attempt(one, number)
+        attempt = runs.attempt_of(one.run, number)
+        return self._change(one, attempt) if kind == "change" else self._counters(one, attempt)
 
-    def _run(self, name: str, folder: RunFolder, run: Run) -> str:
-        worker = folder.worker
+    def _run(self, one: Opened) -> str:
+        run, worker = one.run, one.folder.worker
         rows = runs.rows(run)
-        begun = _begun(folder, run) if worker or not run.ending else None
+        measurement = run.best.measurement if run.best else None
         return self._render(
             "run",
             run.id,
-            2,
             _SOON_MS if worker else _LATER_MS,
-            name=name,
-            run=run,
-            head=list(run_head(run)),
-            standing=[standing_words(run, worker)],
+            **one._asdict(),
+            head=list(run_report.run_head(run)),
+            standing=[run_report.standing_words(run, worker)],
             rows=rows,
             longest=max((row.time_us or 0.0 for row in rows), default=0.0),
-            begun=begun,
+            begun=_begun(one.folder, run) if worker or not run.ending else None,
             plot=svg_plot(run) if rows else "",
             kind=runs.kind_words(runs.is_measured(run.attempts)),
-            times=list(measurement_blocks(run.best.measurement)) if run.best and run.best.measurement else [],
+            times=list(run_report.measurement_blocks(measurement)) if measurement else [],
         )
 
-    def _attempt(self, name: str, folder: RunFolder, run: Run, number: int) -> str:
-        facts = attempt_facts(folder, run, number)
-        if facts.is_empty:
-            raise NotThere(f"this run has no attempt {number}")
-        numbers = [one.number for one in run.attempts]
+    def _attempt(self, one: Opened, number: int) -> str:
+        run = one.run
+        facts = run_report.attempt_facts(one.folder, run, number)
+        attempt, numbers = facts["attempt"], [each.number for each in run.attempts]
         return self._render(
             "attempt",
             f"Attempt {number} of {run.id}" if number else f"The specification of {run.id}",
-            2,
-            _SOON_MS if facts.attempt is None else None,
-            name=name,
-            run=run,
-            facts=facts,
-            attempt=facts.attempt,
-            words=runs.verdict_words(facts.attempt.verdict) if facts.attempt else "unfinished",
-            outcome=list(attempt_blocks(facts.attempt, facts.kernel)) if facts.attempt else [],
+            None if attempt else _SOON_MS,
+            **one._asdict(),
+            **facts,
+            words=runs.verdict_words(attempt.verdict) if attempt else "unfinished",
+            outcome=list(run_report.attempt_blocks(attempt, facts["kernel"])) if attempt else [],
             previous=number - 1 if number - 1 in numbers else None,
             following=number + 1 if number + 1 in numbers else None,
         )
 
-    def _provenance(self, name: str, folder: RunFolder, run: Run) -> str:
-        best = run.best
-        if best is None:
-            raise NotThere("no attempt of this run has passed, so it has no kernel")
-        try:
-            made, authors = provenance_of(folder), line_authors(folder, run, best)
-            text = folder.attempt(best.number).text(KERNEL)
-        except (StoreError, OSError) as error:
-            raise NotThere(str(error)) from None
-        source = source_lines(text, authors, best.verdict)
-        return self._render(
-            "provenance",
-            f"Where the kernel of {run.id} comes from",
-            2,
-            None,
-            name=name,
-            run=run,
-            made=made,
-            standing=list(standing_blocks(made)),
-            source=source,
-        )
+    def _provenance(self, one: Opened) -> str:
+        best = runs.best_of(one.run)
+        with _readable():
+            made, authors = provenance_of(one.folder), line_authors(one.folder, one.run, best)
+        source = run_report.source_lines(_kernel(one.folder, best), authors, best.verdict)
+        standing, title = list(run_report.standing_blocks(made)), f"Where the kernel of {one.run.id} comes from"
+        return self._render("provenance", title, **one._asdict(), made=made, standing=standing, source=source)
 
-    def _counters(self, name: str, folder: RunFolder, run: Run, attempt: Attempt) -> str:
-        if not self._counts:
-            raise NotThere("there is no such page")
-        text = _kernel(folder, attempt)
+    def _counters(self, one: Opened, attempt: Attempt) -> str:
+        text, run = _kernel(one.folder, attempt), one.run
 
         def made() -> str:
             counted, problem = None, ""
@@ -406,31 +380,24 @@ class Site:
             return self._render(
                 "counters",
                 f"Counters of attempt {attempt.number} of {run.id}",
-                2,
-                None,
-                name=name,
-                run=run,
+                **one._asdict(),
                 attempt=attempt,
                 counted=counted,
                 problem=problem,
                 picture=roofline_picture(counted.roofline) if counted and counted.roofline else "",
-                source=source_lines(text, [], attempt.verdict),
+                source=run_report.source_lines(text, [], attempt.verdict),
             )
 
         choice = attempt.tune.choice if attempt.tune else ()
-        return self._once((name, attempt.number, run.task.hash, attempt.kernel, choice), made)
+        return self._once((one.name, attempt.number, run.task.hash, attempt.kernel, choice), made)
 
-    def _lesson(self, name: str, folder: RunFolder, run: Run) -> str:
-        from tilewright.frontends.report.lesson import lesson_of  # which pages that are quick need not wait for
-
+    def _lesson(self, one: Opened) -> str:
         def made() -> str:
-            try:
-                lesson = lesson_of(folder, run, run.id, lambda _: None)
-            except (StoreError, OSError) as error:
-                raise NotThere(str(error)) from None
-            return self._render("lesson", lesson.title, 2, None, name=name, lesson=lesson)
+            with _readable():
+                lesson = lesson_of(one.folder, one.run, one.run.id, lambda _: None)
+            return self._render("lesson", lesson.title, **one._asdict(), lesson=lesson)
 
-        return self._once(("lesson", name, folder.stamp), made)
+        return self._once(("lesson", one.name, one.folder.stamp), made)
 
     def _once(self, key: object, made: Callable[[], str]) -> str:
         """A page that takes long: made one at a time, and once for as long as what it is made of stays as it is."""
@@ -442,46 +409,41 @@ class Site:
 
     # -- two kernels --
 
-    def _change(self, name: str, folder: RunFolder, run: Run, attempt: Attempt) -> str:
+    def _change(self, one: Opened, attempt: Attempt) -> str:
         """An attempt beside the file that its author was given."""
-        right = _side(name, folder, run, attempt)
-        parent = next((one for one in run.attempts if one.number == attempt.parent), None)
-        left = _side(name, folder, run, parent) if parent else None
-        return self._compared("change", left, right, 2, name=name, run=run)
+        parent = next((each for each in one.run.attempts if each.number == attempt.parent), None)
+        return self._compared("change", _side(one, parent) if parent else None, _side(one, attempt), **one._asdict())
 
     def _compare(self, left: str, right: str) -> str:
         sides = [self._meant(text) if text else None for text in (left, right)]
         lines, _ = self._shelf.lines(0.0)
         names = [line.name for line in lines if not line.problem]
-        return self._compared("compare", sides[0], sides[1], 0, asked=(left, right), names=names)
+        return self._compared("compare", sides[0], sides[1], asked=(left, right), names=names)
 
     def _meant(self, text: str) -> Side:
         """`RUN/3`, or `RUN` for its best."""
         name, _, number = text.partition("/")
-        folder, run = self._shelf.folder(name), self._shelf.run(name)
+        one = Opened(name, self._shelf.folder(name), self._shelf.run(name))
         if number:
-            return _side(name, folder, run, _attempt(run, int(number) if number.isdecimal() else -1))
-        if run.best is None:
-            raise NotThere(f"no attempt of {name} has passed; name one of its attempts, such as {name}/1")
-        return _side(name, folder, run, run.best)
+            return _side(one, runs.attempt_of(one.run, int(number) if number.isdecimal() else -1))
+        return _side(one, runs.best_of(one.run, f"name one of its attempts, such as {name}/1"))
 
-    def _compared(self, template: str, left: Side | None, right: Side | None, depth: int, **values: object) -> str:
+    def _compared(self, template: str, left: Side | None, right: Side | None, **values: object) -> str:
         stretches, problem = [], ""
         try:
             if right is not None and (left is not None or template == "change"):
-                stretches = side_by_side(left.text if left else "", right.text)
+                stretches = run_report.side_by_side(left.text if left else "", right.text)
         except ValueError as error:
             problem = str(error)
         title = f"{left.title if left else 'nothing'} beside {right.title}" if right else "Compare"
-        return self._render(
-            template, title, depth, None, left=left, right=right, stretches=stretches, problem=problem, **values
-        )
+        values |= {"left": left, "right": right, "stretches": stretches, "problem": problem}
+        return self._render(template, title, None, **values)
 
-    def _render(self, template: str, title: str, depth: int, poll_ms: int | None, **values: object) -> str:
+    def _render(self, template: str, title: str, poll_ms: int | None = None, **values: object) -> str:
         return render(
             template,
             title=title,
-            up="../" * depth,
+            up="../../" if "run" in values else "",
             poll_ms=poll_ms if self._served else None,
             served=self._served,
             counts=self._counts,
@@ -492,6 +454,15 @@ class Site:
             say=runs,
             **values,
         )
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What cannot be read is not there, and says why."""
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        raise NotThere(str(error)) from None
 
 
 def run_address(name: str) -> str:
@@ -508,20 +479,12 @@ def _begun(folder: RunFolder, run: Run) -> int | None:
     return number if folder.attempt(number).path.is_dir() else None
 
 
-def _attempt(run: Run, number: int) -> Attempt:
-    found = next((one for one in run.attempts if one.number == number), None)
-    if found is None:
-        raise NotThere(f"run {run.id} has no such finished attempt; it has {len(run.attempts)}")
-    return found
-
-
 def _kernel(folder: RunFolder, attempt: Attempt) -> str:
-    try:
+    with _readable():
         return folder.attempt(attempt.number).find_text(KERNEL) or ""
-    except (StoreError, OSError) as error:
-        raise NotThere(str(error)) from None
 
 
-def _side(name: str, folder: RunFolder, run: Run, attempt: Attempt) -> Side:
-    address = f"{run_address(name)}/attempt-{attempt.number}.html"
-    return Side(f"{run.id} attempt {attempt.number}", address, _kernel(folder, attempt), run, attempt)
+def _side(one: Opened, attempt: Attempt) -> Side:
+    address = f"{run_address(one.name)}/attempt-{attempt.number}.html"
+    title = f"{one.run.id} attempt {attempt.number}"
+    return Side(title, address, _kernel(one.folder, attempt), one.run, attempt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -16,31 +15,11 @@ from rich.live import Live
 from rich.text import Text
 
 from tilewright.frontends.api.judges import GpuUse, gpu_use
-from tilewright.frontends.cli.terminal import finite
-from tilewright.frontends.report import pictures
-from tilewright.frontends.report.document import (
-    Block,
-    Cell,
-    Document,
-    Items,
-    Link,
-    Mark,
-    Picture,
-    Section,
-    Table,
-    say,
-    say_each,
-)
+from tilewright.frontends.cli.terminal import json_text
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report import pictures, runs
 from tilewright.frontends.report.rendering import markdown
-from tilewright.frontends.report.runs import (
-    dollars_words,
-    kind_words,
-    microseconds,
-    seconds_words,
-    speedup_words,
-    time_words,
-)
-from tilewright.records import Measured, Precision, to_json
+from tilewright.records import Measured, Precision
 from tilewright.store import write_text
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, Summary, TaskRecord, summarise
 from tilewright.suites.figures import (
@@ -70,9 +49,9 @@ def speedup_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
     for one in records:
         ratios = {name: ratio for name in (EAGER, COMPILED) if (ratio := speedup(one, name))}
         rows += [(one, ratios)] if ratios else []
-    found = [_bounded(ratio) for _, ratios in rows for ratio in ratios.values()]
-    low = 2.0 ** math.floor(math.log2(min([*found, 0.5])))
-    high = 2.0 ** math.ceil(math.log2(max([*found, 2.0])))
+    bounded = [_bounded(ratio) for _, ratios in rows for ratio in ratios.values()]
+    low = 2.0 ** math.floor(math.log2(min([*bounded, 0.5])))
+    high = 2.0 ** math.ceil(math.log2(max([*bounded, 2.0])))
     count = max(len(rows), 1)
     chart = pictures.Chart((860, 112 + _ROW * count), (300, 40, 72, 40), (low, high), (count, 0.0), logs="x")
     for power in range(round(math.log2(low)), round(math.log2(high)) + 1):
@@ -82,9 +61,9 @@ def speedup_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
         y, farthest = chart.y(number + 0.5), max(ratios.values(), key=lambda one: abs(math.log(one)))
         marks = [pictures.line(chart.x(1.0), y, chart.x(_bounded(farthest)), y, pictures.FAINT)]
         marks += [pictures.dot(chart.x(_bounded(ratio)), y, _COLOURS[name]) for name, ratio in ratios.items()]
-        said = ", ".join(f"{speedup_words(ratio)} {name}" for name, ratio in ratios.items())
+        speeds = ", ".join(f"{runs.speedup_words(ratio)} {name}" for name, ratio in ratios.items())
         label = pictures.text(chart.left - 12, y + 4, record.name[:44], anchor="end", size=11)
-        chart.body += [label, pictures.titled(f"{record.name}: {said}", *marks)]
+        chart.body += [label, pictures.titled(f"{record.name}: {speeds}", *marks)]
     title = f"{suite.title} on {suite.gpu}: speedup of each kernel"
     return chart.page(title, f"author {suite.settings.author}; further right is faster")
 
@@ -134,78 +113,75 @@ def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
     """Write the whole report into the suite's folder; returns it, and its files."""
     report = report_of(folder)
     suite, records = report.suite, report.tasks
-    files = {DATA: _json(to_json(report)), MARKDOWN: markdown(suite_report(report), "")}
+    files = {DATA: json_text(report), MARKDOWN: markdown(suite_report(report), "")}
     if report.summary.against:
         files |= {SPEEDUPS: speedup_picture(suite, records), CURVES: fast_picture(suite, records)}
     if suite.level is not None:
-        files[EVALUATION] = _json(evaluation(suite, records))
+        files[EVALUATION] = json_text(evaluation(suite, records))
         for name, file in BASELINE_FILES.items() if report.summary.against else ():
-            files[file] = _json(baseline_times(suite, records, name))
+            files[file] = json_text(baseline_times(suite, records, name))
     for file, text in files.items():
-        write_text(folder.path / file, text)
+        write_text(folder.path / file, f"{text.rstrip()}\n")
     return report, tuple(folder.path / file for file in files)
 
 
-def _json(value: object) -> str:
-    return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
-
-
-def suite_report(report: SuiteReport) -> Document:
+def suite_report(report: SuiteReport) -> doc.Document:
     suite, summary = report.suite, report.summary
-    short = [*say_each(_heading(report)), *_figures(summary)]
+    short = [*doc.say_each(_heading(report)), *_figures(summary)]
     if summary.against:
         for name, picture in ((SPEEDUPS, speedup_picture), (CURVES, fast_picture)):
-            short.append(Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
-    sections = [Section("", tuple(short)), Section("Tasks", (_tasks(report),))]
+            short.append(doc.Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
+    sections = [doc.Section("", tuple(short)), doc.Section("Tasks", (_tasks(report),))]
     failed = [one for one in report.tasks if one.status is not Status.MADE]
     if failed:
-        reasons = tuple((Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
-        sections.append(Section("Tasks without a kernel", (Items(reasons),)))
-    sections.append(Section("How to read it", tuple(say_each(_legend(report)))))
-    return Document(suite.title, tuple(sections))
+        reasons = tuple((doc.Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
+        sections.append(doc.Section("Tasks without a kernel", (doc.Items(reasons),)))
+    sections.append(doc.Section("How to read it", tuple(doc.say_each(_legend(report)))))
+    return doc.Document(suite.title, tuple(sections))
 
 
 def _heading(report: SuiteReport) -> Iterator[str]:
     suite, summary, gpu = report.suite, report.summary, report.gpu
     times = "modelled, not measured" if suite.emulated else "measured"
-    found = sum(one.from_library for one in report.tasks)
+    reused = sum(one.from_library for one in report.tasks)
     yield (
         f"{len(suite.tasks)} tasks by {suite.settings.author} on {suite.device}; times are {times}. "
         f"tilewright {suite.tilewright}, {suite.created[:16].replace('T', ' ')} UTC."
     )
-    said = [f"{counts_words(summary)}. All tasks together took {seconds_words(summary.seconds)} of work."]
-    said += [f"{found} kernels were in the library already."] if found else []
+    sentences = [f"{counts_words(summary)}. All tasks together took {runs.seconds_words(summary.seconds)} of work."]
+    sentences += [f"{reused} kernels were in the library already."] if reused else []
     if gpu.turns:
-        said.append(f"The GPU was in use for {seconds_words(gpu.busy_s)} and idle for {seconds_words(gpu.idle_s)}.")
-    yield " ".join(said)
+        busy, idle = map(runs.seconds_words, (gpu.busy_s, gpu.idle_s))
+        sentences.append(f"The GPU was in use for {busy} and idle for {idle}.")
+    yield " ".join(sentences)
 
 
 def counts_words(summary: Summary) -> str:
     """`61 of 64 have a kernel, 61 of them verified; 2 unsupported, 1 refused`."""
     made = summary.counts[Status.MADE.value]
     others = [f"{count} {name}" for name, count in summary.counts.items() if count and name != Status.MADE.value]
-    said = f"{made} of {summary.tasks} have a kernel, {summary.verified} of them verified at the task's own size"
-    return "; ".join([said, ", ".join(others)]) if others else said
+    kernels = f"{made} of {summary.tasks} have a kernel, {summary.verified} of them verified at the task's own size"
+    return "; ".join([kernels, ", ".join(others)]) if others else kernels
 
 
-def _figures(summary: Summary) -> Iterator[Block]:
+def _figures(summary: Summary) -> Iterator[doc.Block]:
     if summary.against:
         rows = tuple(
             (
                 f"over {one.name}",
                 *(f"{fraction:.1%}" for _, fraction in one.fast),
-                speedup_words(one.geometric_mean),
-                speedup_words(one.arithmetic_mean),
+                runs.speedup_words(one.geometric_mean),
+                runs.speedup_words(one.arithmetic_mean),
                 str(one.compared),
                 str(len(one.slower)),
             )
             for one in summary.against
         )
         fast = (f"fast_{p:g}" for p, _ in summary.against[0].fast)
-        yield Table(("", *fast, "geometric mean", "arithmetic mean", "compared", "below 0.98x"), rows)
+        yield doc.Table(("", *fast, "geometric mean", "arithmetic mean", "compared", "below 0.98x"), rows)
     median, mean = summary.roofline_median, summary.roofline_geometric_mean
     if median and mean:
-        yield say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
+        yield doc.say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
 
 
 def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
@@ -217,10 +193,10 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     rows = []
     for one in report.tasks:
         times = (baseline_us(one, name) for name in (EAGER, COMPILED))
-        beside = ["" if time_us is None else f"{microseconds(time_us)} us" for time_us in times]
-        beside += [speedup_words(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
+        beside = ["" if time_us is None else f"{runs.microseconds(time_us)} us" for time_us in times]
+        beside += [runs.speedup_words(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
         fraction = f"{one.measurement.fraction:.0%}" if one.measurement else ""
-        time_text = time_words(one.measurement) if one.status is Status.MADE else ""
+        time_text = runs.time_words(one.measurement) if one.status is Status.MADE else ""
         rows.append(
             [one.name, verdict(one), time_text]
             + (beside if measured else [])
@@ -229,20 +205,20 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _tasks(report: SuiteReport) -> Table:
+def _tasks(report: SuiteReport) -> doc.Table:
     heads, cells = task_cells(report)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[doc.Cell, ...]] = []
     for one, (name, *others) in zip(report.tasks, cells, strict=True):
-        rows.append(((Link(name, file=one.kernel),) if one.kernel else name, *others))
-    return Table(tuple(heads), tuple(rows))
+        rows.append(((doc.Link(name, file=one.kernel),) if one.kernel else name, *others))
+    return doc.Table(tuple(heads), tuple(rows))
 
 
 def verdict(record: TaskRecord) -> str:
     """A word or two for a table."""
     if record.status is not Status.MADE:
         return str(record.status.value)
-    said = "provisional" if record.provisional else "verified"
-    return f"{said}, degenerate task" if record.degenerate else said
+    words = "provisional" if record.provisional else "verified"
+    return f"{words}, degenerate task" if record.degenerate else words
 
 
 def _legend(report: SuiteReport) -> Iterator[str]:
@@ -266,7 +242,8 @@ def closing_words(report: SuiteReport) -> list[str]:
     lines = [counts_words(summary)]
     for one in summary.against:
         fast = ", ".join(f"fast_{p:g} {fraction:.1%}" for p, fraction in one.fast)
-        mean = f"geometric mean {speedup_words(one.geometric_mean)}, arithmetic {speedup_words(one.arithmetic_mean)}"
+        means = runs.speedup_words(one.geometric_mean), runs.speedup_words(one.arithmetic_mean)
+        mean = "geometric mean {}, arithmetic {}".format(*means)
         lines.append(f"over {one.name}: {mean}; {fast}; {len(one.slower)} below 0.98x")
     if summary.roofline_median is not None:
         lines.append(f"of the roofline: median {summary.roofline_median:.0%}")
@@ -312,21 +289,21 @@ class SuiteDisplay:
         line = Text(f"{self._done:>3}/{self._tasks}  {record.name:<44.44}  ")
         line.append(f"{verdict(record):<12}", style=_STYLES.get(record.status, "red"))
         if record.status is Status.MADE:
-            line.append(f"{time_words(record.measurement):>20}")
+            line.append(f"{runs.time_words(record.measurement):>20}")
             for name in (EAGER, COMPILED):
                 ratio = speedup(record, name)
-                line.append(f"  {speedup_words(ratio)} {name}" if ratio is not None else "")
-            line.append(f"  {seconds_words(record.seconds)}", style="dim")
+                line.append(f"  {runs.speedup_words(ratio)} {name}" if ratio is not None else "")
+            line.append(f"  {runs.seconds_words(record.seconds)}", style="dim")
         else:
             line.append(f"  {record.reason}")
         self._console.print(line, soft_wrap=True)
 
     def _status(self) -> Group:
         took = time.monotonic() - self._began
-        head = f"{self._done} of {self._tasks} tasks done, {len(self._running)} at work, {seconds_words(took)}"
+        head = f"{self._done} of {self._tasks} tasks done, {len(self._running)} at work, {runs.seconds_words(took)}"
         lines = [Text(head, style="bold")]
         for id, (task, began) in list(self._running.items()):
-            what = f"  {task.name:<40.40}  {seconds_words(time.monotonic() - began):>8}  {self._doing.get(id, '')}"
+            what = f"  {task.name:<40.40}  {runs.seconds_words(time.monotonic() - began):>8}  {self._doing.get(id, '')}"
             lines.append(Text(what, style="dim", overflow="ellipsis", no_wrap=True))
         return Group(*lines)
 
@@ -334,36 +311,36 @@ class SuiteDisplay:
 # -- an exam --
 
 
-def exam_report(exam: Exam) -> Document:
+def exam_report(exam: Exam) -> doc.Document:
     """The whole report."""
     times = "Times are modelled, not measured." if exam.emulated else "Times are measured."
     held = "They are held out: none is a task, or has the reference, of a run the skill was made of."
     if not exam.held_out:
         held = "Nobody knows whether they are held out: the skill has no record of its runs."
     budget = exam.budget
-    each = f"{budget.attempts} attempts, {budget.tokens:,} tokens, {dollars_words(budget.dollars)}"
+    each = f"{budget.attempts} attempts, {budget.tokens:,} tokens, {runs.dollars_words(budget.dollars)}"
     opening = (
-        say(
-            f"{len(exam.tasks)} task{'s' if len(exam.tasks) != 1 else ''} on {exam.device}, each sat with the skill "
-            f"and without, with the same budget: {each} and {seconds_words(budget.seconds)} a task. {held} {times} "
-            f"{exam.created}, tilewright {exam.tilewright}."
+        doc.say(
+            f"{runs.number_of(len(exam.tasks), 'task')} on {exam.device}, each sat with the skill and without, with "
+            f"the same budget: {each} and {runs.seconds_words(budget.seconds)} a task. {held} {times} {exam.created}, "
+            f"tilewright {exam.tilewright}."
         ),
-        say(
+        doc.say(
             f"A change is by task, with a {exam.confidence:.0%} interval by bootstrap over tasks. From {FEWEST_PAIRS} "
             "tasks on, one whose interval leaves out no change is marked *; of many figures some are marked by chance. "
             "A task without a right kernel counts one attempt more than were allowed. Speed is the geometric mean, "
             "over tasks solved both ways, of the time without the skill over the time with it."
         ),
     )
-    students = (Section(one, tuple(_figure_blocks(exam.figures[one]))) for one in exam.students)
+    students = (doc.Section(one, tuple(_figure_blocks(exam.figures[one]))) for one in exam.students)
     heads = ("student", "task", "skill", "outcome", "right after", "attempts", "tokens", "cost", "time", "run")
-    sittings = Section("Sittings", (Table(heads, tuple(map(_sitting_cells, exam.sittings))),))
-    return Document(f"Exam of the skill {exam.skill}", (Section("", opening), *students, sittings))
+    sittings = doc.Section("Sittings", (doc.Table(heads, tuple(map(_sitting_cells, exam.sittings))),))
+    return doc.Document(f"Exam of the skill {exam.skill}", (doc.Section("", opening), *students, sittings))
 
 
-def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[Block]:
+def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[doc.Block]:
     if not figures:
-        yield say("No task was sat both ways, so there is nothing to compare.")
+        yield doc.say("No task was sat both ways, so there is nothing to compare.")
         return
     rows = tuple(
         (
@@ -376,31 +353,28 @@ def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[Block]:
         )
         for one in figures
     )
-    yield Table(("", "tasks", "without", "with", "change", "interval"), rows)
+    yield doc.Table(("", "tasks", "without", "with", "change", "interval"), rows)
     if figures[0].pairs < FEWEST_PAIRS:
-        yield say(f"Fewer than {FEWEST_PAIRS} tasks: the intervals say little.")
+        yield doc.say(f"Fewer than {FEWEST_PAIRS} tasks: the intervals say little.")
+
+
+# How a figure's values are written, and their change.
+_FORMATS = {PASS_RATE: ("{:.0%}", "{:+.0f} points"), TOKENS: ("{:,.0f}", "{:+,.0f}"), SPEED: ("{:,.4g} us", "{:.2f}x")}
+_PLAIN = "{:.2f}", "{:+.2f}"
 
 
 def _figure_words(figure: Figure, value: float) -> str:
-    if figure.name == PASS_RATE:
-        return f"{value:.0%}"
-    if figure.name == TOKENS:
-        return f"{value:,.0f}"
-    return f"{value:,.4g} us" if figure.name == SPEED else f"{value:.2f}"
+    return _FORMATS.get(figure.name, _PLAIN)[0].format(value)
+
+
+def _change(figure: Figure, value: float) -> str:
+    return _FORMATS.get(figure.name, _PLAIN)[1].format(100 * value if figure.name == PASS_RATE else value)
 
 
 def _interval_words(figure: Figure) -> str:
     if figure.interval is None:
         return "none: one task"
     return f"{_change(figure, figure.interval.low)} to {_change(figure, figure.interval.high)}"
-
-
-def _change(figure: Figure, value: float) -> str:
-    if figure.name == PASS_RATE:
-        return f"{100 * value:+.0f} points"
-    if figure.name == TOKENS:
-        return f"{value:+,.0f}"
-    return f"{value:.2f}x" if figure.name == SPEED else f"{value:+.2f}"
 
 
 def _sitting_cells(one: Sitting) -> tuple[str, ...]:
@@ -412,8 +386,8 @@ def _sitting_cells(one: Sitting) -> tuple[str, ...]:
         str(one.right_after or "never"),
         str(one.attempts),
         f"{one.tokens:,}",
-        "" if one.dollars is None else dollars_words(one.dollars),
-        time_words(one.measurement) if one.measurement else "",
+        "" if one.dollars is None else runs.dollars_words(one.dollars),
+        runs.time_words(one.measurement) if one.measurement else "",
         one.run,
     )
 
@@ -432,17 +406,17 @@ def exam_picture(exam: Exam) -> str:
             chart.body += _figure_marks(chart, figure, y + row / 2)
             y += row
     title = f"Exam of the skill {exam.skill}: {len(exam.tasks)} tasks on {exam.device}"
-    under = f"change by task, with {exam.confidence:.0%} intervals; {kind_words(not exam.emulated)} times"
+    under = f"change by task, with {exam.confidence:.0%} intervals; {runs.kind_words(not exam.emulated)} times"
     return chart.page(title, under)
 
 
 def _figure_marks(chart: pictures.Chart, figure: Figure, y: float) -> Iterator[str]:
     most = 1.0 if figure.name == PASS_RATE else max(figure.without, figure.with_skill) or 1.0
     before, after = chart.x(figure.without / most), chart.x(figure.with_skill / most)
-    said = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
+    caption = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
     ends = pictures.dot(before, y, pictures.GREY), pictures.dot(after, y, pictures.GOOD)
     change = f"{_change(figure, figure.change)} ({_interval_words(figure)})"
     yield pictures.text(chart.left - 12, y + 4, figure.name, anchor="end")
     yield pictures.line(chart.left, y, chart.right, y, pictures.FAINT)
-    yield pictures.titled(said, pictures.line(before, y, after, y, pictures.INK), *ends)
+    yield pictures.titled(caption, pictures.line(before, y, after, y, pictures.INK), *ends)
     yield pictures.text(chart.right + 14, y + 4, change, anchor="start", size=11)
