@@ -16,8 +16,8 @@ from tilewright.words.errors import NotUnderstood, unread
 _PLACE = re.compile(r"\{(=?[^{}]+)\}")
 _NUMBER = re.compile(r"-?\d*\.?\d+\.?(?:e[-+]?\d+)?|\([\d, ]+\)")
 TRAILING: tuple[tuple[str, ...], ...] = (("length",), ("height", "width"), ("depth", "height", "width"))
-_RANKS: tuple[tuple[str, ...], ...] = ((), ("cols",), ("rows", "cols"), ("batch", "rows", "cols"))
-_RANKS += tuple(("batch", "channels", *sides) for sides in TRAILING[1:])
+RANKS: tuple[tuple[str, ...], ...] = ((), ("cols",), ("rows", "cols"), ("batch", "rows", "cols"))
+RANKS += tuple(("batch", "channels", *sides) for sides in TRAILING[1:])
 _LEADING: tuple[tuple[str, ...], ...] = ((), ("rows",), ("batch", "rows"), ("batch", "heads", "rows"))
 _LEAST = dict.fromkeys(("window", "stride", "dilation", "groups", "k"), 1)  # of numbers that are whole
 _LEAST |= dict.fromkeys(("padding", "group", "bins", "nodes", "factor", "size"), 0)
@@ -108,9 +108,9 @@ class Builder:
     def generic(self) -> Dimensions:
         """The dimensions of a first tensor that may have any."""
         rank = 2 if self.rank is None else self.rank
-        if not self.layout and rank >= len(_RANKS):
+        if not self.layout and rank >= len(RANKS):
             raise NotUnderstood(f"a tensor of {rank} dimensions is read in a function only")
-        return tuple(map(self.dimension, self.layout or _RANKS[rank]))
+        return tuple(map(self.dimension, self.layout or RANKS[rank]))
 
     # -- an operation --
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from itertools import chain, groupby
 
 from tilewright.records import DType, Specification, TensorSpec
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind
 from tilewright.words import building
-from tilewright.words.building import TRAILING, Axis, Builder, Dimensions, Tensor, Value
+from tilewright.words.building import Axis, Builder, Dimensions, Tensor, Value
 from tilewright.words.catalogue import Argument, Operation, parsed_arguments, vocabulary
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
 from tilewright.words.formulas import Formula, write_formula
@@ -19,20 +19,11 @@ _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh", "round", "erf", "si
 _INTEGERS = re.compile("sum|max|min|add|sort|transpose|where|histogram")  # operations that are read of integers too
 _FULL = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 _MOST_HEADS = 256
-# By what is said: the place of the dimensions, the rank that it takes, and the names that are looked for before.
-_AXES: dict[str, tuple[tuple[int, ...], int | None, str]] = {
-    "row": ((-1,), None, "d head_size classes cols"),
-    "last": ((-1,), None, ""),
-    "last_two": ((-2, -1), 3, ""),
-    "columns": ((-1,), None, ""),
-    "first": ((0,), None, "batch"),
-    "second": ((1,), None, ""),
-    "third": ((2,), None, ""),
-    "sequence": ((1,), 3, "sequence time length"),
-    "channels": ((1,), 4, "channels filters"),
-    "spatial": ((2, 3), 4, ""),
-    "all": ((), None, ""),
-}
+_AXES: dict[str, tuple[int, ...]] = {"row": (-1,), "last": (-1,), "columns": (-1,), "last_two": (-2, -1), "first": (0,)}
+_AXES |= {"second": (1,), "third": (2,), "sequence": (1,), "channels": (1,), "spatial": (2, 3), "all": ()}
+_NAMED = {"row": "d head_size classes cols", "first": "batch", "channels": "channels filters"}  # the dimensions meant
+_NAMED["sequence"] = "sequence time length"
+_WANTED = {"sequence": 3, "channels": 4, "spatial": 4, "last_two": 3}  # the rank that is meant
 
 Given = dict[str, TensorSpec]  # the shapes that are given, by the names of tensors
 
@@ -46,6 +37,8 @@ def written(words: str, request: Request, formula: Formula | None, shapes: Mappi
         except ValueError as error:
             raise NotUnderstood(str(error), given=GivenArgument(ArgumentKind.SHAPE, name, text)) from None
     plain = _Draft(request, formula, given, {}, None)  # it tells what the tensors are called, and how many there are
+    if not plain.builder.tensors:
+        raise unread(f'"{words}" takes no tensor')
     renamed = plain.renamed()
     first = renamed.get(plain.builder.tensors[0].name, plain.builder.tensors[0].name)
     rank = len(given[first].shape) if first in given else plain.rank_of_words(first)
@@ -147,27 +140,25 @@ class _Draft:
         if said is None or isinstance(said, tuple):
             if said and rank is None and not builder.layout:
                 if max(said) > 4:
-                    what = f'"{step.axis_said}" needs a tensor of {max(said) + 1} dimensions'
-                    raise NotUnderstood(f"{what}; give its shape")
+                    raise NotUnderstood(
+                        f'"{step.axis_said}" needs a tensor of {max(said) + 1} dimensions; give its shape'
+                    )
                 builder.rank = builder.rank or {2: 3, 3: 4}.get(max(said))
             return said
         if said in ("rows?", "columns?"):
-            base = step.operation.request
-            readings = (
-                Reading(f"{base} of each row", f"{step.operation.says} over the last dimension"),
-                Reading(f"{base} of each column", f"{step.operation.says} over dimension 0"),
-            )
+            ways = {"row": "the last dimension", "column": "dimension 0"}
+            asked, says = step.operation.request, step.operation.says
+            readings = tuple(Reading(f"{asked} of each {one}", f"{says} over {way}") for one, way in ways.items())
             raise SeveralReadings(f'"{step.axis_said}" may be of each row or of each column', readings)
         if said.startswith("="):
-            names = [_kind(one) for one in _of_images(dimensions or _chosen(step).arguments[0].dimensions)]
+            names = [_kind(one) for one in _named(dimensions or _chosen(step).arguments[0].dimensions, rank)]
             if names.count(_kind(said[1:])) != 1:
                 raise untold
             place = names.index(_kind(said[1:]))
             return (place - len(names) if "..." in names[:place] else place,)
         if said == "column":
             return (0,) if rank in (None, 2) else (-2,)
-        axis, wanted, own = _AXES[said]
-        if named := [one for one in own.split() if one in dimensions]:
+        if named := [one for one in _NAMED.get(said, "").split() if one in dimensions]:
             place = dimensions.index(named[0])
             return (place if place < len(dimensions) - 1 else -1,)
         if said == "sequence":
@@ -175,8 +166,8 @@ class _Draft:
                 raise untold
             builder.assume("the sequence is dimension 1, of [batch, sequence, features]")
         if rank is None or said == "spatial":
-            builder.rank = builder.rank or wanted
-        return axis
+            builder.rank = builder.rank or _WANTED.get(said)
+        return _AXES[said]
 
     # -- tensors, names and sizes --
 
@@ -238,28 +229,26 @@ class _Draft:
             kind = self.given[one.name].dtype if one.name in self.given else one.dtype or dtype
             mode = "inplace " if self.request.inplace and not inputs else ""
             inputs[one.name] = f"{mode}{kind}[{', '.join(one.dimensions)}]"
-        name = "_".join([one for at, one in enumerate(self.names) if self.names[max(0, at - 1)] != one or not at][:5])
+        name = "_".join([one for one, _ in groupby(self.names)][:5])
         name += "_op" * (name in {*_FUNCTIONS, *inputs, *builder.params})
         description = self._description(name, assumptions, inputs, sizes, positive)
         return Specification(self._function(name, inputs), description, assumptions)
 
     def _function(self, name: str, inputs: dict[str, str]) -> str:
-        body = "\n".join(f"    {line}" for line in (*self.builder.lines, self._last_line()))
+        builder, result = self.builder, f"return {self.value.code}"
+        if self.request.inplace:
+            first = builder.tensors[0]
+            if builder.settled(self.value.dimensions) != first.dimensions:
+                raise NotUnderstood(f"this cannot be done in place: its result has another shape than {first.name}")
+            result = f"{first.name}.copy_({self.value.code})"
+        body = "\n".join(f"    {line}" for line in (*builder.lines, result))
         imports = [f"import {one}" for one in ("math", "torch") if f"{one}." in body]
         imports += ["import torch.nn.functional as F"] * (re.search(r"\bF\.", body) is not None)
-        params = [*inputs, *(f"{one}: float = {float(text)!r}" for one, text in self.builder.params.items())]
+        head = "\n".join([*imports, "", "", ""]) if imports else ""
+        params = [*inputs, *(f"{one}: float = {float(text)!r}" for one, text in builder.params.items())]
         says = ", then ".join(self.says)
         says = says if re.match(r"[b-z] ", says) else f"{says[0].upper()}{says[1:]}"
-        head = "\n".join([*imports, "", ""]) + "\n" if imports else ""
         return f'{head}def {name}({", ".join(params)}):\n    """{says}."""\n{body}\n'
-
-    def _last_line(self) -> str:
-        if not self.request.inplace:
-            return f"return {self.value.code}"
-        first = self.builder.tensors[0]
-        if self.builder.settled(self.value.dimensions) != first.dimensions:
-            raise NotUnderstood(f"this cannot be done in place: its result has another shape than {first.name}")
-        return f"{first.name}.copy_({self.value.code})"
 
     def _dtype(self, shapes: Mapping[str, str]) -> DType:
         """The dtype of the elements: that of the first tensor, of the words, of another tensor, or the usual one."""
@@ -284,21 +273,18 @@ class _Draft:
         """Raises `NotUnderstood` where numbers and sizes are not as they must be, such as channels % groups == 0."""
         for name, multiple in self.builder.multiples.items():
             (one,) = self.builder.settled((name,))
-            if sizes.get(one, 0) % int(multiple):
-                raise NotUnderstood(f"{one} is {sizes[one]}, and must be a multiple of {multiple}")
+            if int(multiple) < 1 or sizes.get(one, 0) % int(multiple):
+                raise NotUnderstood(f"{one} is {sizes.get(one, 0)}, and must be a multiple of {multiple}")
         for need, numbers, names in self.builder.needs:
             settled = {one: self.builder.settled((dimension,))[0] for one, dimension in names.items()}
-            used = {*re.findall(r"[a-z]\w*", need)}
             known = {one: sizes[dimension] for one, dimension in settled.items() if dimension in sizes} | numbers
-            known = {one: value for one, value in known.items() if one in used}
-            sides = max((len(value) for value in known.values() if isinstance(value, tuple)), default=1)
-            for place, side in enumerate(TRAILING[sides - 1]):
-                if sides > 1 and not used & {*TRAILING[-1]} <= {side}:
-                    continue  # what is said of another side of an image
-                each = {one: value[place] if isinstance(value, tuple) else value for one, value in known.items()}
-                if used - {"min", "max"} <= {*each} and not building.computed(need, each):
-                    said = ", ".join(f"{one} is {value}" for one, value in known.items())
-                    raise NotUnderstood(f"{need} must hold, and {said}; say another number")
+            try:
+                holds = building.computed(need, known)
+            except NotUnderstood:  # of sizes that are not known, or of windows that are no squares
+                continue
+            if not holds:
+                said = (f"{one} is {value}" for one, value in known.items() if re.search(rf"\b{one}\b", need))
+                raise NotUnderstood(f"{need} must hold, and {', '.join(said)}; say another number")
 
     def _description(
         self, name: str, assumptions: tuple[str, ...], inputs: dict[str, str], sizes: dict[str, int], positive: bool
@@ -515,27 +501,21 @@ def _choose_layouts(request: Request, given: Given, renamed: dict[str, str]) -> 
     shapes = {name: shape for names, shape in request.shapes for name in names or ("",)}
     shapes |= {name: spec.shape for name, spec in given.items()}
 
-    def unsuited(arguments: tuple[Argument, ...]) -> Argument | None:
-        known = {one.name: shapes.get(renamed.get(one.name, one.name), ()) for one in arguments}
-        known[arguments[0].name] = known[arguments[0].name] or shapes.get("", ())
-        return next((one for one in arguments if not _suits(one.dimensions, known[one.name], request.layout)), None)
+    def unfit(arguments: tuple[Argument, ...], only_heads: bool = False) -> list[Dimensions]:
+        known = [shapes.get(renamed.get(one.name, one.name), ()) for one in arguments]
+        known[:1] = [one or shapes.get("", ()) for one in known[:1]]
+        pairs = [(one.dimensions, shape) for one, shape in zip(arguments, known, strict=True) if shape]
+        heads = [one for one, shape in pairs if not request.layout and _many_heads(one, shape)]
+        return heads + [one for one, shape in pairs if not only_heads and not {len(shape), "..."} & {len(one), *one}]
 
     for step in request.steps:
-        if (wrong := unsuited(step.chosen.arguments)) is None:
-            continue
-        layouts = (one for one in step.operation.options if all(phrase.startswith("layout ") for phrase in one.phrases))
+        arguments = step.chosen.arguments
+        layouts = [one for one in step.operation.options if all(name.startswith("layout ") for name in one.phrases)]
         takes = ((one.name, parsed_arguments(one.changes.get("takes", ""))) for one in layouts)
-        if found := next((name for name, arguments in takes if arguments and unsuited(arguments) is None), ""):
-            step.options.append(found)
-        elif _many_heads(wrong.dimensions, shapes.get(renamed.get(wrong.name, wrong.name)) or shapes.get("", ())):
-            listed = ", ".join(wrong.dimensions)
-            raise unread(f"{wrong.name} is [{listed}] here, and its shape has more heads than that; transpose it first")
-
-
-def _suits(dimensions: Dimensions, shape: tuple[int, ...], ordered: Dimensions) -> bool:
-    if not shape or "..." in dimensions:
-        return True
-    return len(dimensions) == len(shape) and (bool(ordered) or not _many_heads(dimensions, shape))
+        found = next((name for name, other in takes if other and not unfit(other)), "") if unfit(arguments) else ""
+        step.options += [found] if found else []
+        if not found and (wrong := unfit(arguments, only_heads=True)):
+            raise unread(f"[{', '.join(wrong[0])}] is read, and the shape has more heads than that; transpose it first")
 
 
 def _many_heads(dimensions: Dimensions, shape: tuple[int, ...]) -> bool:
@@ -543,8 +523,7 @@ def _many_heads(dimensions: Dimensions, shape: tuple[int, ...]) -> bool:
     kinds = [_kind(one) for one in dimensions]
     if len(shape) != 4 or len(kinds) != 4 or not {"heads", "sequence"} <= {*kinds}:
         return False
-    heads, length = shape[kinds.index("heads")], shape[kinds.index("sequence")]
-    return heads > max(_MOST_HEADS, length)
+    return shape[kinds.index("heads")] > max(_MOST_HEADS, shape[kinds.index("sequence")])
 
 
 def _kind(name: str) -> str:
@@ -552,15 +531,14 @@ def _kind(name: str) -> str:
     return found
 
 
-def _of_images(dimensions: Dimensions) -> Dimensions:
-    """The dimensions of a value, those of images by their names although their sizes are not known."""
-    if len(dimensions) < 3 or _kind(dimensions[1]) != "channels":
+def _named(dimensions: Dimensions, rank: int | None) -> Dimensions:
+    """The dimensions of a value; those of images by their names although their sizes are not known."""
+    if "..." in dimensions and rank in (4, 5):
+        return building.RANKS[rank]
+    if not 3 <= len(dimensions) <= 5 or _kind(dimensions[1]) != "channels":
         return dimensions
-    sides = TRAILING[len(dimensions) - 3]
-    return tuple(
-        side if one == building.UNKNOWN else one
-        for one, side in zip(dimensions, (*dimensions[:2], *sides), strict=True)
-    )
+    usual = (*dimensions[:2], *building.TRAILING[len(dimensions) - 3])
+    return tuple(side if one == building.UNKNOWN else one for one, side in zip(dimensions, usual, strict=True))
 
 
 def _is_word_for(made: Tensor, name: str) -> bool:
