@@ -46,16 +46,6 @@ class Value:
 
 
 @dataclass
-class Tensor:
-    """A tensor that the reference takes."""
-
-    name: str
-    dimensions: Dimensions
-    dtype: DType | None = None
-    values: str = ""
-
-
-@dataclass
 class Builder:
     """`renamed` are names that a person gave to tensors; `rank` and `layout` are the number and the names of the first
     tensor's dimensions where they are known."""
@@ -63,7 +53,7 @@ class Builder:
     renamed: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
     layout: Dimensions = ()
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[Argument] = field(default_factory=list)  # that the reference takes
     params: dict[str, str] = field(default_factory=dict)
     derived: dict[str, str] = field(default_factory=dict)  # dimensions that are formulas of others
     multiples: dict[str, str] = field(default_factory=dict)
@@ -102,7 +92,7 @@ class Builder:
         wanted = self.renamed.get(argument.name, argument.name)
         name = _free(wanted, {one.name for one in self.tensors} | set(self.params))
         name = name if name == wanted else self.renamed.get(name, name)
-        self.tensors.append(Tensor(name, dimensions, argument.dtype, argument.values))
+        self.tensors.append(replace(argument, name=name, dimensions=dimensions))
         return Value(name, dimensions)
 
     def generic(self) -> Dimensions:
@@ -139,10 +129,11 @@ class Builder:
         *lines, last = _with_values(code, taken, values).replace(", )", ")").replace("(, ", "(").split("\n")
         self.lines += lines
         self._note(operation, {**texts, **{name: one.code for name, one in taken.items()}}, values, bound, axis)
-        for one in self.tensors[before:]:
+        for place, one in enumerate(self.tensors[before:], before):
             if one.values.startswith("index "):
-                one.values = f"index {bound.get(one.values[6:], (one.values[6:],))[0]}"
-                _refuse_unknown(one.name, (one.values[6:],))
+                size = bound.get(one.values[6:], (one.values[6:],))
+                _refuse_unknown(one.name, size)
+                self.tensors[place] = replace(one, values=f"index {size[0]}")
         dimensions = value.dimensions
         if operation.kind == "reduce":
             gone = {one % len(dimensions) for one in axis or range(len(dimensions))}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain, groupby
 
 from tilewright.records import DType, Specification, TensorSpec
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind
 from tilewright.words import building
-from tilewright.words.building import Axis, Builder, Dimensions, Tensor, Value
+from tilewright.words.building import Axis, Builder, Dimensions, Value
 from tilewright.words.catalogue import Argument, Operation, parsed_arguments, vocabulary
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
 from tilewright.words.formulas import Formula, write_formula
@@ -186,7 +187,7 @@ class _Draft:
                     raise NotUnderstood(f"the task has no such tensor; it has {', '.join(tensors)}", given=argument)
         return found
 
-    def _may_have(self, made: Tensor, name: str) -> bool:
+    def _may_have(self, made: Argument, name: str) -> bool:
         """Whether a tensor may have the shape that is given for a name."""
         if name not in self.given:
             return True
@@ -211,8 +212,9 @@ class _Draft:
 
     def specification(self, shapes: Mapping[str, str]) -> Specification:
         builder = self.builder
-        for made in builder.tensors:
-            made.dimensions = builder.settled(made.dimensions)
+        for place, one in enumerate(builder.tensors):
+            values = re.sub(r"(?<=^index )\w+", lambda said: builder.settled((said[0],))[0], one.values)
+            builder.tensors[place] = replace(one, dimensions=builder.settled(one.dimensions), values=values)
         dtype = self._dtype(shapes)
         sizes = _Sizes(builder, self.given, self.request).all()
         self._check(sizes)
@@ -221,6 +223,8 @@ class _Draft:
                 builder.assume(f"{name} is the {own.replace('_', ' ')}")
         positive = builder.positive == "needs" and builder.tensors[0].dtype is None
         said = self.request.dtype or any(one.name in self.given for one in builder.tensors if one.dtype is None)
+        if positive and not builder.tensors[0].values:
+            builder.tensors[0] = replace(builder.tensors[0], values="uniform 0.1 4")
         first = [f"{builder.tensors[0].name} is positive"] * positive
         first += [f"elements are {dtype}" + ("" if said else ", as no dtype was said")]
         assumptions = tuple(dict.fromkeys([*first, *builder.assumptions, *self.request.notes]))
@@ -231,7 +235,7 @@ class _Draft:
             inputs[one.name] = f"{mode}{kind}[{', '.join(one.dimensions)}]"
         name = "_".join([one for one, _ in groupby(self.names)][:5])
         name += "_op" * (name in {*_FUNCTIONS, *inputs, *builder.params})
-        description = self._description(name, assumptions, inputs, sizes, positive)
+        description = self._description(name, assumptions, inputs, sizes)
         return Specification(self._function(name, inputs), description, assumptions)
 
     def _function(self, name: str, inputs: dict[str, str]) -> str:
@@ -286,9 +290,7 @@ class _Draft:
                 said = (f"{one} is {value}" for one, value in known.items() if re.search(rf"\b{one}\b", need))
                 raise NotUnderstood(f"{need} must hold, and {', '.join(said)}; say another number")
 
-    def _description(
-        self, name: str, assumptions: tuple[str, ...], inputs: dict[str, str], sizes: dict[str, int], positive: bool
-    ) -> str:
+    def _description(self, name: str, assumptions: Iterable[str], inputs: dict[str, str], sizes: dict[str, int]) -> str:
         """The text of task.toml."""
         builder = self.builder
         lines = [f'name = "{name}"', f'function = "{name}"', "assumptions = ["]
@@ -301,12 +303,8 @@ class _Draft:
         lines += [f'{one} = "{formula}"' for one, formula in builder.derived.items() if one in used]
         lines += ["", "[inputs]", *(f'{one} = "{text}"' for one, text in inputs.items())]
         lines += [f"{one} = {float(text)!r}" for one, text in builder.params.items()]
-        values = {builder.tensors[0].name: "uniform 0.1 4"} if positive else {}
-        for made in builder.tensors:
-            index = made.values.startswith("index ")
-            text = f"index {builder.settled((made.values[6:],))[0]}" if index else made.values
-            values |= {made.name: text} if text else {}
-        lines += ["", "[values]"] * bool(values) + [f'{one} = "{text}"' for one, text in values.items()]
+        values = [f'{one.name} = "{one.values}"' for one in builder.tensors if one.values]
+        lines += ["", "[values]", *values] if values else []
         return "\n".join(lines) + "\n"
 
 
@@ -320,10 +318,8 @@ class _Sizes:
         self.free = [one for one in self.tensors if one.name not in given]
         self.sizes: dict[str, int] = {}
         self.fixed: frozenset[str] = frozenset()  # dimensions of shapes that were given
-        order = list(dict.fromkeys(d for one in self.tensors for d in one.dimensions))
-        within = [re.findall(r"[a-z]\w*", builder.derived[one]) for one in order if one in builder.derived]
-        order = [one for one in order if not one.isdigit() and one not in builder.derived]
-        self.plain = list(dict.fromkeys([*order, *chain(*within)]))
+        order = (builder.derived.get(d, d) for one in self.tensors for d in one.dimensions)
+        self.plain = list(dict.fromkeys(chain(*(re.findall(r"[A-Za-z]\w*", one) for one in order))))
 
     def all(self) -> dict[str, int]:
         for one in self.tensors:
@@ -336,11 +332,12 @@ class _Sizes:
             self._size_said(role, value)
         if "keys" in self.plain and "sequence" in self.sizes:
             self.sizes.setdefault("keys", self.sizes["sequence"])
-        batched = "batch" in self.plain  # many matrices, which are smaller than a single one
-        usual = {one: 1024 if batched and one in ("m", "n", "k") else _usual_size(one) for one in self.plain}
-        return {one: self.sizes.get(one, usual[one]) for one in self.plain}
+        usual = {one: int(size) for size, names in vocabulary()["usual"].items() for one in names.split()}
+        usual |= dict.fromkeys("mnk", 1024) if "batch" in self.plain else {}  # many matrices are smaller than one
+        alike = {one: re.sub(r"_\d+$", "", one) for one in self.plain}
+        return {one: self.sizes.get(one, usual.get(one, usual.get(alike[one], 64))) for one in self.plain}
 
-    def _put(self, names: Dimensions, shape: tuple[int, ...], made: Tensor | None = None) -> None:
+    def _put(self, names: Dimensions, shape: tuple[int, ...], made: Argument | None = None) -> None:
         """Settles sizes. Those of shapes that were given stay as they are."""
         given = made is not None and made.name in self.given
         argument = GivenArgument(ArgumentKind.SHAPE, made.name, _by(shape)) if made and given else None
@@ -405,7 +402,7 @@ class _Sizes:
                 self.builder.assume(f"{_by(shape)} is the shape of {made.name}")
             self._shape(made, shape, alone)
 
-    def _shape(self, made: Tensor, shape: tuple[int, ...], alone: bool = False) -> None:
+    def _shape(self, made: Argument, shape: tuple[int, ...], alone: bool = False) -> None:
         """A shape in the words, which may be that of one of a batch."""
         sides = _sides(made, shape, alone)
         if not sides:
@@ -421,9 +418,9 @@ class _Sizes:
         if "k" not in left or not (right[-2:-1] == ("k",) or (many and "k" in right)):
             return False
         if len(shape) <= 3 and len(set(shape[-2:] if many else shape)) == 1:
-            sides = tuple(one for one in dict.fromkeys((*left, *right)) if one != "batch")
-            self._put(sides, shape[-1:] * len(sides))
-            self._put(("batch",) * (many and len(shape) == 3), shape[:1] * (many and len(shape) == 3))
+            for one in (*left, *right):
+                size = shape[:-2] if one == "batch" else shape[-1:]
+                self._put((one,) * len(size), size)
             return True
         if len(shape) == 3 and len(left) == 2:
             a, b, c = shape
@@ -439,47 +436,32 @@ class _Sizes:
     # -- sizes in the words --
 
     def _size_said(self, role: str, value: str) -> None:
-        plain = self.plain
-        unknown = unread(f"{role}={value} is said, and the dimensions are {', '.join(plain)}")
-        if role == "image":
-            sides = tuple(map(int, re.findall(r"\d+", value)))
-            names = ("batch", "channels", "height", "width")[-max(len(sides), 2) :]
-            if not {*names} <= {*plain} or not 1 <= len(sides) <= 4:
-                raise unknown
-            self._put(names, sides if len(sides) > 1 else sides * 2)
-            return
-        if not re.fullmatch(r"\d{1,18}", value):
+        plain, sizes = self.plain, tuple(map(int, re.findall(r"\d{1,18}", value)))
+        if not 1 <= len(sizes) <= 4 or (role != "image" and str(sizes[0]) != value):
             raise unread(f"{role} = {value} is no size")
-        size = int(value)
-        if role == "side" and "n" in plain:
-            names = tuple(d for one in self.tensors[:2] for d in one.dimensions if d != "batch")
-            self._put(names, (size,) * len(names))
-            return
         name = vocabulary()["letters"].get(role, role)
         wanted = [role, name, *vocabulary()["bound"].get(name, ())]
         wanted += ["head_size"] * (role == "d") + ["rows"] * (name == "sequence" and "batch" in plain)
-        for one in self.builder.settled(tuple(wanted)):
-            if one in plain and (one in self.fixed or self.sizes.get(one, size) == size):
-                if self.sizes.get(one, size) != size:
-                    self.builder.assume(f"{role}={value} is said, and the shapes that were given win")
-                self._put((one,), (size,))
-                return
-        if not ({*plain} <= self.fixed and size in self.sizes.values()):
-            raise unknown
+        if role == "image":
+            names = ("batch", "channels", "height", "width")[-max(len(sizes), 2) :]
+        elif role == "side" and "n" in plain:
+            names = tuple(d for one in self.tensors[:2] for d in one.dimensions if d != "batch")
+        else:
+            found = [one for one in self.builder.settled(tuple(wanted)) if one in plain]
+            names = tuple(one for one in found if one in self.fixed or self.sizes.get(one, sizes[0]) == sizes[0])[:1]
+        if names and {*names} <= {*plain}:
+            if any(one in self.fixed and self.sizes[one] not in sizes for one in names):
+                self.builder.assume(f"{role}={value} is said, and the shapes that were given win")
+            self._put(names, sizes if len(sizes) == len(names) else sizes * len(names))
+        elif not ({*plain} <= self.fixed and sizes[0] in self.sizes.values()):
+            raise unread(f"{role}={value} is said, and the dimensions are {', '.join(plain)}")
 
 
-def _sides(made: Tensor, shape: tuple[int, ...], alone: bool) -> Dimensions:
+def _sides(made: Argument, shape: tuple[int, ...], alone: bool) -> Dimensions:
     """The dimensions of a tensor that a shape is of: all, or those of one of a batch; () where it does not fit."""
     fewer, last = len(made.dimensions) - len(shape), made.dimensions[-len(shape) :]
     each = last[-2:] == ("height", "width") if alone else fewer == 1
     return last if fewer == 0 or (fewer > 0 and each and made.dimensions[0] == "batch") else ()
-
-
-def _usual_size(name: str) -> int:
-    for size, names in vocabulary()["usual"].items():
-        if {name, re.sub(r"_\d+$", "", name)} & {*names.split()}:
-            return int(size)
-    return 64
 
 
 def _by(sides: Iterable[object]) -> str:
@@ -541,7 +523,7 @@ def _named(dimensions: Dimensions, rank: int | None) -> Dimensions:
     return tuple(side if one == building.UNKNOWN else one for one, side in zip(dimensions, usual, strict=True))
 
 
-def _is_word_for(made: Tensor, name: str) -> bool:
+def _is_word_for(made: Argument, name: str) -> bool:
     """Whether a person may mean a tensor of the catalogue by a name."""
     usual = vocabulary()["tensor_names"].get(name.lower(), "").split()
     return made.name.split("_")[0] == name or made.name in usual or made.name.lower() == name.lower()
