@@ -56,7 +56,7 @@ class Builder:
     tensors: list[Argument] = field(default_factory=list)  # that the reference takes
     params: dict[str, str] = field(default_factory=dict)
     derived: dict[str, str] = field(default_factory=dict)  # dimensions that are formulas of others
-    multiples: dict[str, str] = field(default_factory=dict)
+    multiples: dict[str, int] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)  # a dimension and the one that it is equal to
     used: set[str] = field(default_factory=set)
     needs: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
@@ -142,7 +142,11 @@ class Builder:
             parts = [one.strip() for one in fill(operation.gives, texts, {}).split(",") if one.strip()]
             known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts)
             dimensions = self.settled(tuple(chain(*known)))
-        is_atom = isinstance(ast.parse(last, mode="eval").body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
+        try:
+            body = ast.parse(last, mode="eval").body
+        except SyntaxError:
+            raise unread(f"{operation.says} does not go {goes_over(axis or ())}") from None
+        is_atom = isinstance(body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
         return Value(last, dimensions, 5 if is_atom else 0)
 
     def _adapted(self, operation: Operation, first: Value | None, axis: Axis) -> Operation:
@@ -259,7 +263,10 @@ class Builder:
         if axis is not None and not any("{along}" in one or "dimension" in text for one, text in told.items()):
             self.assume(f"{operation.says} goes {goes}")
         for name, text in operation.multiple.items():
-            self.multiples[bound[name][0]] = str(computed(text, numbers))
+            multiple = computed(text, numbers)
+            if not isinstance(multiple, int) or multiple < 1:
+                raise unread(f"{name} cannot be a multiple of {multiple}; say a whole number")
+            self.multiples[bound[name][0]] = multiple
         sizes = {name: one[0] for name, one in bound.items() if name != "..." and len(one) == 1}
         self.needs += [(need, numbers, sizes) for need in operation.needs]
         self.positive = self.positive or operation.positive

@@ -17,8 +17,11 @@ from tilewright.words.formulas import Formula, write_formula
 from tilewright.words.reading import Request, Step
 
 _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh", "round", "erf", "sin", "cos", "rsqrt"))  # of C++
-_INTEGERS = re.compile("sum|max|min|add|sort|transpose|where|histogram")  # operations that are read of integers too
-_FULL = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+_INTEGERS = re.compile(  # operations that are read of integers too
+    r"(row_|arg|cum|scatter_|vector_|exclusive_cum|reverse_cum)?(sum|prod|max|min|sort|add|subtract|multiply)"
+    r"|maximum|minimum|where|clamp|transpose|concat|flip|roll|top_k|histogram|searchsorted|hamming|gather(_rows)?"
+)
+_FULL = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}
 _MOST_HEADS = 256
 _AXES: dict[str, tuple[int, ...]] = {"row": (-1,), "last": (-1,), "columns": (-1,), "last_two": (-2, -1), "first": (0,)}
 _AXES |= {"second": (1,), "third": (2,), "sequence": (1,), "channels": (1,), "spatial": (2, 3), "all": ()}
@@ -267,8 +270,7 @@ class _Draft:
                 remedy = Remedy(RemedyKind.GIVE_SHAPE, first, f"{text}:{said}")
                 raise NotUnderstood(f"this means {own[0]}, and the words say {said}", remedy, given=argument)
             said = own[0]
-        takes = steps and (steps[0].operation.kind == "scan" or _INTEGERS.search(steps[0].operation.name))
-        if said and not said.is_float and steps and not takes:
+        if said and not said.is_float and not all(_INTEGERS.fullmatch(one.operation.name) for one in steps):
             raise NotUnderstood(f"words about {first} are read of floating-point elements", given=argument)
         usual = next((one.operation.dtype for one in steps if one.operation.dtype), "bf16")
         return said or next((one for one in own if one.is_float), DType(usual))
@@ -277,8 +279,8 @@ class _Draft:
         """Raises `NotUnderstood` where numbers and sizes are not as they must be, such as channels % groups == 0."""
         for name, multiple in self.builder.multiples.items():
             (one,) = self.builder.settled((name,))
-            if int(multiple) < 1 or sizes.get(one, 0) % int(multiple):
-                raise NotUnderstood(f"{one} is {sizes.get(one, 0)}, and must be a multiple of {multiple}")
+            if sizes.get(one, 0) % multiple:
+                raise NotUnderstood(f"{one} is {sizes[one]}, and must be a multiple of {multiple}")
         for need, numbers, names in self.builder.needs:
             settled = {one: self.builder.settled((dimension,))[0] for one, dimension in names.items()}
             known = {one: sizes[dimension] for one, dimension in settled.items() if dimension in sizes} | numbers
