@@ -27,7 +27,15 @@ _AXES: dict[str, tuple[int, ...]] = {"row": (-1,), "last": (-1,), "columns": (-1
 _AXES |= {"second": (1,), "third": (2,), "sequence": (1,), "channels": (1,), "spatial": (2, 3), "all": ()}
 _NAMED = {"row": "d head_size classes cols", "first": "batch", "channels": "channels filters"}  # the dimensions meant
 _NAMED["sequence"] = "sequence time length"
-_WANTED = {"sequence": 3, "channels": 4, "spatial": 4, "last_two": 3}  # the rank that is meant
+_WANTED = {
+    "sequence": 3,
+    "channels": 4,
+    "spatial": 4,
+    "last_two": 3,
+    "height": 4,
+    "width": 4,
+    "depth": 5,
+}  # the rank that is meant
 
 Given = dict[str, TensorSpec]  # the shapes that are given, by the names of tensors
 
@@ -155,7 +163,10 @@ class _Draft:
             readings = tuple(Reading(f"{asked} of each {one}", f"{says} over {way}") for one, way in ways.items())
             raise SeveralReadings(f'"{step.axis_said}" may be of each row or of each column', readings)
         if said.startswith("="):
-            names = [_kind(one) for one in _named(dimensions or _chosen(step).arguments[0].dimensions, rank)]
+            own = dimensions or _chosen(step).arguments[0].dimensions
+            if rank is None and "..." in own:  # images have sides
+                rank = builder.rank = builder.rank or _WANTED.get(said[1:])
+            names = [_kind(one) for one in _named(own, rank)]
             if names.count(_kind(said[1:])) != 1:
                 raise untold
             place = names.index(_kind(said[1:]))
