@@ -118,9 +118,17 @@ class Builder:
         texts, values = _numbers(operation, numbers or {})
         named = {one: self._parameter(one, texts[one]) for one in operation.params}
         arguments = parsed_arguments(fill(operation.takes, texts, values))
+        arguments = tuple(one for one in arguments if operation.slots.get(one.name) != "None")
         bound: Bound = {}
         before = len(self.tensors)
-        taken = self._taken(operation, arguments, (first, *others), (axis or (-1,))[0], bound)
+        taken: dict[str, Value] = {}
+        for argument, one in zip_longest(arguments, (first, *others)[: len(arguments)]):
+            if one is not None:
+                taken[argument.name] = self._matched(operation, argument, one, bound)
+            elif taken and operation.name == "concat":
+                taken[argument.name] = self.tensor(argument, self._beside(bound, (axis or (-1,))[0]))
+            else:
+                taken[argument.name] = self.tensor(argument, self._new_dimensions(argument, bound, not taken))
         value = taken[arguments[0].name]
         axis = _checked_axis(operation, axis, axis_said, value.dimensions)
         code = operation.code
@@ -129,19 +137,12 @@ class Builder:
         *lines, last = _with_values(code, taken, values).replace(", )", ")").replace("(, ", "(").split("\n")
         self.lines += lines
         self._note(operation, {**texts, **{name: one.code for name, one in taken.items()}}, values, bound, axis)
-        for place, one in enumerate(self.tensors[before:], before):
-            if one.values.startswith("index "):
-                size = bound.get(one.values[6:], (one.values[6:],))
-                _refuse_unknown(one.name, size)
-                self.tensors[place] = replace(one, values=f"index {size[0]}")
-        dimensions = value.dimensions
-        if operation.kind == "reduce":
-            gone = {one % len(dimensions) for one in axis or range(len(dimensions))}
-            dimensions = tuple(one for place, one in enumerate(dimensions) if place not in gone)
-        elif operation.gives is not None:
-            parts = [one.strip() for one in fill(operation.gives, texts, {}).split(",") if one.strip()]
-            known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts)
-            dimensions = self.settled(tuple(chain(*known)))
+        for place, made in enumerate(self.tensors[before:], before):
+            if made.values.startswith("index "):
+                size = bound.get(made.values[6:], (made.values[6:],))
+                _refuse_unknown(made.name, size)
+                self.tensors[place] = replace(made, values=f"index {size[0]}")
+        dimensions = self._result(operation, value, texts, bound, axis)
         try:
             body = ast.parse(last, mode="eval").body
         except SyntaxError:
@@ -165,26 +166,6 @@ class Builder:
         return found
 
     # -- its tensors: patterns of dimensions are bound to those that there are --
-
-    def _taken(
-        self,
-        operation: Operation,
-        arguments: tuple[Argument, ...],
-        given: tuple[Value | None, ...],
-        axis: int,
-        bound: Bound,
-    ) -> dict[str, Value]:
-        """The tensors of an operation: those that are given, and new ones."""
-        taken: dict[str, Value] = {}
-        arguments = tuple(one for one in arguments if operation.slots.get(one.name) != "None")
-        for argument, value in zip_longest(arguments, given[: len(arguments)]):
-            if value is not None:
-                taken[argument.name] = self._matched(operation, argument, value, bound)
-            elif taken and operation.name == "concat":
-                taken[argument.name] = self.tensor(argument, self._beside(bound, axis))
-            else:
-                taken[argument.name] = self.tensor(argument, self._new_dimensions(argument, bound, not taken))
-        return taken
 
     def _matched(self, operation: Operation, argument: Argument, value: Value, bound: Bound) -> Value:
         """A value that is there already, its dimensions bound to those that the operation says."""
@@ -250,6 +231,20 @@ class Builder:
         self.derived[total] = f"{first[axis]} + {own}"
         bound["..."] = (*first[:axis], total, *first[axis + 1 :])
         return (*first[:axis], own, *first[axis + 1 :])
+
+    def _result(
+        self, operation: Operation, value: Value, texts: dict[str, str], bound: Bound, axis: Axis
+    ) -> Dimensions:
+        """The dimensions of the result."""
+        if operation.kind == "reduce":
+            rank = len(value.dimensions)
+            gone = {one % rank for one in axis or range(rank)}
+            return tuple(one for place, one in enumerate(value.dimensions) if place not in gone)
+        if operation.gives is None:
+            return value.dimensions
+        parts = (one.strip() for one in fill(operation.gives, texts, {}).split(","))
+        known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts if one)
+        return self.settled(tuple(chain(*known)))
 
     def _note(
         self, operation: Operation, texts: dict[str, str], numbers: dict[str, Any], bound: Bound, axis: Axis

@@ -27,15 +27,7 @@ _AXES: dict[str, tuple[int, ...]] = {"row": (-1,), "last": (-1,), "columns": (-1
 _AXES |= {"second": (1,), "third": (2,), "sequence": (1,), "channels": (1,), "spatial": (2, 3), "all": ()}
 _NAMED = {"row": "d head_size classes cols", "first": "batch", "channels": "channels filters"}  # the dimensions meant
 _NAMED["sequence"] = "sequence time length"
-_WANTED = {
-    "sequence": 3,
-    "channels": 4,
-    "spatial": 4,
-    "last_two": 3,
-    "height": 4,
-    "width": 4,
-    "depth": 5,
-}  # the rank that is meant
+_WANTED = {"sequence": 3, "channels": 4, "spatial": 4, "last_two": 3, "height": 4, "width": 4, "depth": 5}  # ranks
 
 Given = dict[str, TensorSpec]  # the shapes that are given, by the names of tensors
 
