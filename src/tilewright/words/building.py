@@ -10,7 +10,7 @@ from itertools import chain, count, islice, zip_longest
 from typing import Any
 
 from tilewright.records import DType
-from tilewright.words.catalogue import Argument, Operation, parsed_arguments
+from tilewright.words.catalogue import Argument, Operation, parsed_arguments, vocabulary
 from tilewright.words.errors import NotUnderstood, unread
 
 _PLACE = re.compile(r"\{(=?[^{}]+)\}")
@@ -265,6 +265,38 @@ class Builder:
         sizes = {name: one[0] for name, one in bound.items() if name != "..." and len(one) == 1}
         self.needs += [(need, numbers, sizes) for need in operation.needs]
         self.positive = self.positive or operation.positive
+
+    def check(self, sizes: dict[str, int]) -> None:
+        """Raises `NotUnderstood` where numbers and sizes are not as they must be, such as channels % groups == 0."""
+        for name, multiple in self.multiples.items():
+            (one,) = self.settled((name,))
+            if sizes.get(one, 0) % multiple:
+                raise NotUnderstood(f"{one} is {sizes[one]}, and must be a multiple of {multiple}")
+        for need, numbers, names in self.needs:
+            settled = {one: self.settled((dimension,))[0] for one, dimension in names.items()}
+            known = {one: sizes[dimension] for one, dimension in settled.items() if dimension in sizes} | numbers
+            try:
+                holds = computed(need, known)
+            except NotUnderstood:  # of sizes that are not known, or of windows that are no squares
+                continue
+            if not holds:
+                said = (f"{one} is {value}" for one, value in known.items() if re.search(rf"\b{one}\b", need))
+                raise NotUnderstood(f"{need} must hold, and {', '.join(said)}; say another number")
+
+
+def kind(name: str) -> str:
+    found: str = vocabulary()["kinds"].get(name, name)
+    return found
+
+
+def named(dimensions: Dimensions, rank: int | None) -> Dimensions:
+    """The dimensions of a value; those of images by their names although their sizes are not known."""
+    if "..." in dimensions and rank in (4, 5):
+        return RANKS[rank]
+    if not 3 <= len(dimensions) <= 5 or kind(dimensions[1]) != "channels":
+        return dimensions
+    usual = (*dimensions[:2], *TRAILING[len(dimensions) - 3])
+    return tuple(side if one == UNKNOWN else one for one, side in zip(dimensions, usual, strict=True))
 
 
 def _free(name: str, taken: Collection[str], *others: str) -> str:

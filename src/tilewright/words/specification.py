@@ -100,11 +100,9 @@ class _Draft:
         self.builder.renamed = {**renamed, **dict(zip(own, step.called, strict=False))}
         found, over = self._apply(step, value)
         self.builder.renamed = renamed
-        says = building.fill(
-            operation.says, {**operation.params, **operation.numbers, **step.numbers, **operation.slots}
-        )
+        texts = {**operation.params, **operation.numbers, **step.numbers, **operation.slots}
         self.names.append(operation.title or operation.name)
-        self.says.append(f"{says}{over}")
+        self.says.append(f"{building.fill(operation.says, texts)}{over}")
         self.results = operation.results
         return self._assigned(found, ", ".join(operation.results))
 
@@ -158,10 +156,10 @@ class _Draft:
             own = dimensions or _chosen(step).arguments[0].dimensions
             if rank is None and "..." in own:  # images have sides
                 rank = builder.rank = builder.rank or _WANTED.get(said[1:])
-            names = [_kind(one) for one in _named(own, rank)]
-            if names.count(_kind(said[1:])) != 1:
+            names = [building.kind(one) for one in building.named(own, rank)]
+            if names.count(building.kind(said[1:])) != 1:
                 raise untold
-            place = names.index(_kind(said[1:]))
+            place = names.index(building.kind(said[1:]))
             return (place - len(names) if "..." in names[:place] else place,)
         if said == "column":
             return (0,) if rank in (None, 2) else (-2,)
@@ -223,7 +221,7 @@ class _Draft:
             builder.tensors[place] = replace(one, dimensions=builder.settled(one.dimensions), values=values)
         dtype = self._dtype(shapes)
         sizes = _Sizes(builder, self.given, self.request).all()
-        self._check(sizes)
+        builder.check(sizes)
         for own, name in builder.renamed.items():
             if own != name and not (len(own) > 1 and own.startswith(name)):
                 builder.assume(f"{name} is the {own.replace('_', ' ')}")
@@ -234,11 +232,10 @@ class _Draft:
         first = [f"{builder.tensors[0].name} is positive"] * positive
         first += [f"elements are {dtype}" + ("" if said else ", as no dtype was said")]
         assumptions = tuple(dict.fromkeys([*first, *builder.assumptions, *self.request.notes]))
-        inputs: dict[str, str] = {}
-        for one in builder.tensors:
-            kind = self.given[one.name].dtype if one.name in self.given else one.dtype or dtype
-            mode = "inplace " if self.request.inplace and not inputs else ""
-            inputs[one.name] = f"{mode}{kind}[{', '.join(one.dimensions)}]"
+        dtypes = (self.given[o.name].dtype if o.name in self.given else o.dtype or dtype for o in builder.tensors)
+        inputs = {o.name: f"{t}[{', '.join(o.dimensions)}]" for o, t in zip(builder.tensors, dtypes, strict=True)}
+        if self.request.inplace:
+            inputs[builder.tensors[0].name] = f"inplace {inputs[builder.tensors[0].name]}"
         name = "_".join([one for one, _ in groupby(self.names)][:5])
         name += "_op" * (name in {*_FUNCTIONS, *inputs, *builder.params})
         description = self._description(name, assumptions, inputs, sizes)
@@ -266,9 +263,8 @@ class _Draft:
         said = DType(self.request.dtype) if self.request.dtype else None
         own = [self.given[one.name].dtype for one in tensors if one.name in self.given and one.dtype is None]
         first, text = tensors[0].name, shapes.get(tensors[0].name, "")
-        argument = None
-        if text and tensors[0].dtype is None:
-            argument = GivenArgument(ArgumentKind.SHAPE, first, text)
+        argument = GivenArgument(ArgumentKind.SHAPE, first, text) if text and tensors[0].dtype is None else None
+        if argument:
             if ":" not in text and said not in (None, own[0]):
                 remedy = Remedy(RemedyKind.GIVE_SHAPE, first, f"{text}:{said}")
                 raise NotUnderstood(f"this means {own[0]}, and the words say {said}", remedy, given=argument)
@@ -277,23 +273,6 @@ class _Draft:
             raise NotUnderstood(f"words about {first} are read of floating-point elements", given=argument)
         usual = next((one.operation.dtype for one in steps if one.operation.dtype), "bf16")
         return said or next((one for one in own if one.is_float), DType(usual))
-
-    def _check(self, sizes: dict[str, int]) -> None:
-        """Raises `NotUnderstood` where numbers and sizes are not as they must be, such as channels % groups == 0."""
-        for name, multiple in self.builder.multiples.items():
-            (one,) = self.builder.settled((name,))
-            if sizes.get(one, 0) % multiple:
-                raise NotUnderstood(f"{one} is {sizes[one]}, and must be a multiple of {multiple}")
-        for need, numbers, names in self.builder.needs:
-            settled = {one: self.builder.settled((dimension,))[0] for one, dimension in names.items()}
-            known = {one: sizes[dimension] for one, dimension in settled.items() if dimension in sizes} | numbers
-            try:
-                holds = building.computed(need, known)
-            except NotUnderstood:  # of sizes that are not known, or of windows that are no squares
-                continue
-            if not holds:
-                said = (f"{one} is {value}" for one, value in known.items() if re.search(rf"\b{one}\b", need))
-                raise NotUnderstood(f"{need} must hold, and {', '.join(said)}; say another number")
 
     def _description(self, name: str, assumptions: Iterable[str], inputs: dict[str, str], sizes: dict[str, int]) -> str:
         """The text of task.toml."""
@@ -493,7 +472,7 @@ def _choose_layouts(request: Request, given: Given, renamed: dict[str, str]) -> 
         known[:1] = [one or shapes.get("", ()) for one in known[:1]]
         pairs = [(one.dimensions, shape) for one, shape in zip(arguments, known, strict=True) if shape]
         heads = [one for one, shape in pairs if not request.layout and _many_heads(one, shape)]
-        return heads + [one for one, shape in pairs if not only_heads and not {len(shape), "..."} & {len(one), *one}]
+        return heads + [d for d, shape in pairs if not (only_heads or "..." in d or len(d) == len(shape))]
 
     for step in request.steps:
         arguments = step.chosen.arguments
@@ -502,30 +481,16 @@ def _choose_layouts(request: Request, given: Given, renamed: dict[str, str]) -> 
         found = next((name for name, other in takes if other and not unfit(other)), "") if unfit(arguments) else ""
         step.options += [found] if found else []
         if not found and (wrong := unfit(arguments, only_heads=True)):
-            raise unread(f"[{', '.join(wrong[0])}] is read, and the shape has more heads than that; transpose it first")
+            read = ", ".join(wrong[0])
+            raise unread(f"the shape is read as [{read}], which makes too many heads; give it in that order")
 
 
 def _many_heads(dimensions: Dimensions, shape: tuple[int, ...]) -> bool:
     """Whether the size of the heads is rather that of a sequence: 4096 in 2x4096x32x128."""
-    kinds = [_kind(one) for one in dimensions]
+    kinds = [building.kind(one) for one in dimensions]
     if len(shape) != 4 or len(kinds) != 4 or not {"heads", "sequence"} <= {*kinds}:
         return False
     return shape[kinds.index("heads")] > max(_MOST_HEADS, shape[kinds.index("sequence")])
-
-
-def _kind(name: str) -> str:
-    found: str = vocabulary()["kinds"].get(name, name)
-    return found
-
-
-def _named(dimensions: Dimensions, rank: int | None) -> Dimensions:
-    """The dimensions of a value; those of images by their names although their sizes are not known."""
-    if "..." in dimensions and rank in (4, 5):
-        return building.RANKS[rank]
-    if not 3 <= len(dimensions) <= 5 or _kind(dimensions[1]) != "channels":
-        return dimensions
-    usual = (*dimensions[:2], *building.TRAILING[len(dimensions) - 3])
-    return tuple(side if one == building.UNKNOWN else one for one, side in zip(dimensions, usual, strict=True))
 
 
 def _is_word_for(made: Argument, name: str) -> bool:
