@@ -167,11 +167,63 @@ def test_sizes_are_taken_as_they_are_said(words: str, dimensions: dict[str, int]
         ("top-k then relu", "several results"),
         ("sum of all elements then layernorm", "cannot follow the sum"),
         ("max pooling 2x2 then add residual", "depends on windows"),
+        ("max pooling padding=same", "padding of max pool cannot be same; say a number"),
+        ("convolution 3x3 with padding -1", "padding of conv is at least 0, and -1 is said"),
+        ("pixel shuffle 0", "cannot be a multiple of 0"),
+        ("batched matmul of A (32,128,64) and B (32,256,64)", "b does not go with the others"),
+        ("A @ B.T, A is (32,128,64), B is (32,256,64)", "takes m, k"),
+        ("sliding window attention of 2x4096x32x128", "head_size., which makes too many heads"),
     ],
 )
 def test_sizes_and_dimensions_that_do_not_fit_are_refused(words: str, said: str) -> None:
     with pytest.raises(NotUnderstood, match=said):
         read(words, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes"),
+    [
+        ("attention", {"query": "2x4096x32x128:f16", "key": "2x4096x32x128:f16", "value": "2x4096x32x128:f16"}),
+        ("causal attention of 2x4096x32x128", {}),
+        ("rotary embedding, q 2x4096x32x128", {}),
+    ],
+)
+def test_a_shape_with_more_heads_than_there_are_is_in_the_other_order(words: str, shapes: dict[str, str]) -> None:
+    made = read(words, shapes)
+    described = tomllib.loads(made.description)
+    assert next(iter(described["inputs"].values())).endswith("[batch, sequence, heads, head_size]")
+    assert described["dimensions"]["sequence"] == 4096
+    assert any("[batch, sequence, heads, head" in one for one in made.assumptions)
+
+
+def test_few_tokens_of_many_heads_are_so_where_the_words_say_the_order() -> None:
+    described = tomllib.loads(read("attention, q (B, H, S, D) 2x512x32x128", {}).description)
+    assert described["dimensions"]["heads"] == 512
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("conv2d 3x3 then softmax over the height dim", "torch.softmax(y, dim=2)"),
+        ("conv2d 3x3 then sum over the filters dim", "y.sum(dim=1)"),
+        ("conv3d 3x3x3 then sum over the depth dim", "y.sum(dim=2)"),
+        ("sum over the width dim", "x.sum(dim=4)"),
+    ],
+)
+def test_dimensions_of_images_have_names(words: str, code: str) -> None:
+    shapes = {} if "conv" in words else {"x": "2x3x4x5x6:f32"}
+    assert code in read(words, shapes).reference
+
+
+@pytest.mark.parametrize("words", ["cumsum", "sum", "max of each row", "sort", "argsort"])
+def test_integers_are_summed_compared_and_sorted(words: str) -> None:
+    assert tomllib.loads(read(words, {"x": "8x64:i32"}).description)["inputs"]["x"] == "i32[rows, cols]"
+
+
+@pytest.mark.parametrize("words", ["softmax", "add residual then rmsnorm", "sum then sqrt"])
+def test_integers_are_not_read_where_the_result_is_none(words: str) -> None:
+    with pytest.raises(NotUnderstood, match="floating-point"):
+        read(words, {"x": "8x64:i32"})
 
 
 def test_in_place_changes_the_first_tensor() -> None:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
+from itertools import chain, count, islice, zip_longest
 from typing import Any
 
 from tilewright.records import DType
-from tilewright.words.catalogue import Argument, Operation, parsed_arguments
-from tilewright.words.errors import NotUnderstood
+from tilewright.words.catalogue import Argument, Operation, parsed_arguments, vocabulary
+from tilewright.words.errors import NotUnderstood, unread
 
 _PLACE = re.compile(r"\{(=?[^{}]+)\}")
-_CALL = re.compile(r"[\w.]+(?:\(.*\)|\[.*\])?(?:\.\w+\(.*\))*")
-_NUMBER = re.compile(r"-?\d*\.?\d+\.?(?:e-?\d+)?|\([\d, ]+\)")
-_RANKS: tuple[tuple[str, ...], ...] = (
-    (),
-    ("cols",),
-    ("rows", "cols"),
-    ("batch", "rows", "cols"),
-    ("batch", "channels", "height", "width"),
-    ("batch", "channels", "depth", "height", "width"),
-)
+_NUMBER = re.compile(r"-?\d*\.?\d+\.?(?:e[-+]?\d+)?|\([\d, ]+\)")
+TRAILING: tuple[tuple[str, ...], ...] = (("length",), ("height", "width"), ("depth", "height", "width"))
+RANKS: tuple[tuple[str, ...], ...] = ((), ("cols",), ("rows", "cols"), ("batch", "rows", "cols"))
+RANKS += tuple(("batch", "channels", *sides) for sides in TRAILING[1:])
 _LEADING: tuple[tuple[str, ...], ...] = ((), ("rows",), ("batch", "rows"), ("batch", "heads", "rows"))
-_TRAILING: tuple[tuple[str, ...], ...] = (("length",), ("height", "width"), ("depth", "height", "width"))
 _LEAST = dict.fromkeys(("window", "stride", "dilation", "groups", "k"), 1)  # of numbers that are whole
 _LEAST |= dict.fromkeys(("padding", "group", "bins", "nodes", "factor", "size"), 0)
 UNKNOWN = "?"  # a dimension whose size is not known before the kernel runs
@@ -52,16 +46,6 @@ class Value:
 
 
 @dataclass
-class Tensor:
-    """A tensor that the reference takes."""
-
-    name: str
-    dimensions: Dimensions
-    dtype: DType | None = None
-    values: str = ""
-
-
-@dataclass
 class Builder:
     """`renamed` are names that a person gave to tensors; `rank` and `layout` are the number and the names of the first
     tensor's dimensions where they are known."""
@@ -69,10 +53,10 @@ class Builder:
     renamed: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
     layout: Dimensions = ()
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[Argument] = field(default_factory=list)  # that the reference takes
     params: dict[str, str] = field(default_factory=dict)
     derived: dict[str, str] = field(default_factory=dict)  # dimensions that are formulas of others
-    multiples: dict[str, str] = field(default_factory=dict)
+    multiples: dict[str, int] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)  # a dimension and the one that it is equal to
     used: set[str] = field(default_factory=set)
     needs: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
@@ -86,12 +70,9 @@ class Builder:
 
     def dimension(self, name: str) -> str:
         """A new dimension with that name, or with a similar one that is free."""
-        letters = "pqr" if name in ("n", "m", "k") else ""
-        free = next(
-            one for one in chain((name,), letters, (f"{name}_{n}" for n in range(2, 99))) if one not in self.used
-        )
-        self.used.add(free)
-        return free
+        found = _free(name, self.used, *("pqr" if name in ("n", "m", "k") else ""))
+        self.used.add(found)
+        return found
 
     def settled(self, dimensions: Dimensions) -> Dimensions:
         """The dimensions by the names that they have after all equal ones were joined."""
@@ -109,19 +90,17 @@ class Builder:
         """A new tensor of the reference."""
         _refuse_unknown(argument.name, dimensions)
         wanted = self.renamed.get(argument.name, argument.name)
-        taken = {one.name for one in self.tensors} | set(self.params)
-        parted = wanted if wanted[-1:].isdigit() else f"{wanted}_"
-        name = next(one for one in chain((wanted,), (f"{parted}{n}" for n in range(2, 99))) if one not in taken)
+        name = _free(wanted, {one.name for one in self.tensors} | set(self.params))
         name = name if name == wanted else self.renamed.get(name, name)
-        self.tensors.append(Tensor(name, dimensions, argument.dtype, argument.values))
+        self.tensors.append(replace(argument, name=name, dimensions=dimensions))
         return Value(name, dimensions)
 
     def generic(self) -> Dimensions:
         """The dimensions of a first tensor that may have any."""
         rank = 2 if self.rank is None else self.rank
-        if not self.layout and rank >= len(_RANKS):
+        if not self.layout and rank >= len(RANKS):
             raise NotUnderstood(f"a tensor of {rank} dimensions is read in a function only")
-        return tuple(map(self.dimension, self.layout or _RANKS[rank]))
+        return tuple(map(self.dimension, self.layout or RANKS[rank]))
 
     # -- an operation --
 
@@ -136,35 +115,40 @@ class Builder:
     ) -> Value:
         """The value of an operation that goes over `axis`. Where an argument is None, it is a new tensor."""
         operation = self._adapted(operation, first, axis)
-        texts, values, params = self._numbers(operation, numbers or {})
-        window = values.get("window", 1)
-        sides = window if isinstance(window, tuple) else (window,) * (3 if "depth" in operation.takes else 2)
-        texts["taps"] = ", ".join(map(str, sides))  # the sides of a window as dimensions of its weight
+        texts, values = _numbers(operation, numbers or {})
+        named = {one: self._parameter(one, texts[one]) for one in operation.params}
+        arguments = parsed_arguments(fill(operation.takes, texts, values))
+        arguments = tuple(one for one in arguments if operation.slots.get(one.name) != "None")
         bound: Bound = {}
         before = len(self.tensors)
-        arguments = parsed_arguments(fill(operation.takes, texts, values))
-        taken = self._taken(operation, arguments, (first, *others), (axis or (-1,))[0], bound)
+        taken: dict[str, Value] = {}
+        for argument, one in zip_longest(arguments, (first, *others)[: len(arguments)]):
+            if one is not None:
+                taken[argument.name] = self._matched(operation, argument, one, bound)
+            elif taken and operation.name == "concat":
+                taken[argument.name] = self.tensor(argument, self._beside(bound, (axis or (-1,))[0]))
+            else:
+                taken[argument.name] = self.tensor(argument, self._new_dimensions(argument, bound, not taken))
         value = taken[arguments[0].name]
         axis = _checked_axis(operation, axis, axis_said, value.dimensions)
         code = operation.code
         for _ in range(2):
-            code = fill(code, {**operation.slots, **_axis_code(axis, value), **params})
+            code = fill(code, {**operation.slots, **_axis_code(axis, value), **named})
         *lines, last = _with_values(code, taken, values).replace(", )", ")").replace("(, ", "(").split("\n")
         self.lines += lines
-        self._note(operation, {**texts, **{name: one.code for name, one in taken.items()}}, bound, axis)
-        for one in self.tensors[before:]:
-            if one.values.startswith("index "):
-                one.values = f"index {bound.get(one.values[6:], (one.values[6:],))[0]}"
-                _refuse_unknown(one.name, (one.values[6:],))
-        dimensions = value.dimensions
-        if operation.kind == "reduce":
-            gone = {one % len(dimensions) for one in axis or range(len(dimensions))}
-            dimensions = tuple(one for place, one in enumerate(dimensions) if place not in gone)
-        elif operation.gives is not None:
-            parts = [one.strip() for one in fill(operation.gives, texts, {}).split(",") if one.strip()]
-            known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts)
-            dimensions = self.settled(tuple(chain(*known)))
-        return Value(last, dimensions, 5 if _CALL.fullmatch(last) and _is_one_call(last) else 0)
+        self._note(operation, {**texts, **{name: one.code for name, one in taken.items()}}, values, bound, axis)
+        for place, made in enumerate(self.tensors[before:], before):
+            if made.values.startswith("index "):
+                size = bound.get(made.values[6:], (made.values[6:],))
+                _refuse_unknown(made.name, size)
+                self.tensors[place] = replace(made, values=f"index {size[0]}")
+        dimensions = self._result(operation, value, texts, bound, axis)
+        try:
+            body = ast.parse(last, mode="eval").body
+        except SyntaxError:
+            raise unread(f"{operation.says} does not go {goes_over(axis or ())}") from None
+        is_atom = isinstance(body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
+        return Value(last, dimensions, 5 if is_atom else 0)
 
     def _adapted(self, operation: Operation, first: Value | None, axis: Axis) -> Operation:
         """The operation as it is after one on images, or over a dimension that is not the last."""
@@ -175,77 +159,32 @@ class Builder:
             operation = replace(operation, **operation.elsewhere)
         return operation
 
-    def _numbers(
-        self, operation: Operation, given: Mapping[str, str]
-    ) -> tuple[dict[str, str], dict[str, Any], dict[str, str]]:
-        """The slots and numbers of an operation as texts, the numbers that stand in its code, and the names of those
-        that are parameters."""
-        texts = {**operation.params, **operation.numbers, **given}
-        for _ in range(2):
-            texts = {one: fill(text, texts, {}) for one, text in texts.items()}
-        _check_numbers(operation, texts)
-        params: dict[str, str] = {}
-        for one in operation.params:
-            name = next(n for n in (one, *(f"{one}_{i}" for i in range(2, 99))) if n not in self.params)
-            name = f"{name}_" if name in {made.name for made in self.tensors} else name
-            self.params[name] = texts[one]
-            params[one] = name
-        return {**operation.slots, **texts}, {one: number(texts[one]) for one in texts if one not in params}, params
+    def _parameter(self, name: str, text: str) -> str:
+        """The name of a new parameter of the reference."""
+        found = _free(name, {*self.params, *(one.name for one in self.tensors)})
+        self.params[found] = text
+        return found
 
-    def _taken(
-        self,
-        operation: Operation,
-        arguments: tuple[Argument, ...],
-        given: tuple[Value | None, ...],
-        axis: int,
-        bound: Bound,
-    ) -> dict[str, Value]:
-        """The tensors of an operation: those that are given, and new ones."""
-        taken: dict[str, Value] = {}
-        arguments = tuple(one for one in arguments if operation.slots.get(one.name) != "None")
-        for argument, value in zip_longest(arguments, given[: len(arguments)]):
-            if value is not None:
-                taken[argument.name] = self._matched(operation, argument, value, bound)
-                continue
-            if taken and operation.name == "concat":
-                dimensions = self._beside(taken[arguments[0].name].dimensions, axis, bound)
-            else:
-                dimensions = self._new_dimensions(argument, bound, not taken)
-            taken[argument.name] = self.tensor(argument, dimensions)
-        return taken
+    # -- its tensors: patterns of dimensions are bound to those that there are --
 
     def _matched(self, operation: Operation, argument: Argument, value: Value, bound: Bound) -> Value:
         """A value that is there already, its dimensions bound to those that the operation says."""
         if argument.dtype is not None and not argument.dtype.is_float and value.code in ("y", "z", "out", "result"):
             raise NotUnderstood(f"{operation.says} takes {argument.dtype} elements, and what it gets has others")
         found = self.settled(value.dimensions)
-        names = [one for one in argument.dimensions if one != "..."]
-        more = len(found) - len(names)
-        if more < 0 or (more and len(names) == len(argument.dimensions)):
-            raise NotUnderstood(
-                f"{operation.says} takes [{', '.join(names)}], and what it gets has {len(found)} dimensions"
-            )
-        if "..." in argument.dimensions:
-            at = argument.dimensions.index("...")
-            pairs = [("...", found[at : at + more])]
-            rest = found[:at] + found[at + more :]
-        else:
-            pairs, rest = [], found
-        for name, one in (*pairs, *((name, (one,)) for name, one in zip(names, rest, strict=True))):
-            name = name.partition("=")[0].strip()
+        names = [one.partition("=")[0].strip() for one in argument.dimensions]
+        more = len(found) - sum(one != "..." for one in names)  # as many dimensions as "..." stands for
+        if more < 0 or (more and "..." not in names):
+            listed = ", ".join(one for one in argument.dimensions if one != "...")
+            raise NotUnderstood(f"{operation.says} takes [{listed}], and what it gets has {len(found)} dimensions")
+        left = iter(found)
+        for name in names:
+            one = tuple(islice(left, more if name == "..." else 1))
             if name in bound:
                 self.join(bound[name], one)
             elif not name.isdigit():
                 bound[name] = one
         return replace(value, dimensions=found)
-
-    def _beside(self, first: Dimensions, axis: int, bound: Bound) -> Dimensions:
-        """The dimensions of a tensor that is joined with the first one: of its own size along the axis."""
-        axis %= len(first)
-        own, total = self.dimension(first[axis]), self.dimension(f"joined_{first[axis]}")
-        self.derived[total] = f"{first[axis]} + {own}"
-        bound["..."] = (*first[:axis], total, *first[axis + 1 :])
-        return (*first[:axis], own, *first[axis + 1 :])
 
     def _new_dimensions(self, argument: Argument, bound: Bound, first: bool) -> Dimensions:
         """The dimensions of a new tensor; those that are bound already stay the same."""
@@ -260,48 +199,109 @@ class Builder:
             for name, one in zip(fixed, self.layout, strict=True):
                 if name not in bound and name.isidentifier() and one.isidentifier():
                     bound[name] = (self.dimension(one),)
-        found: list[str] = []
-        for one in pattern:
-            name, _, formula = (part.strip() for part in one.partition("="))
-            if name not in bound and not name.isdigit():
-                bound[name] = (self.dimension(name),)
-                for other in re.findall(r"[a-z]\w*", formula):
-                    bound[other] = bound.get(other) or (self.dimension(other),)
-                if formula:
-                    self.derived[bound[name][0]] = re.sub(r"[a-z]\w*", lambda m: bound[m[0]][0], formula)
-            found += bound.get(name, (name,))
-        return self.settled(tuple(found))
+        return self.settled(tuple(chain(*(self._bound(one, bound) for one in pattern))))
+
+    def _bound(self, one: str, bound: Bound) -> Dimensions:
+        """What a dimension of a pattern stands for: `k`, `3`, `...` or `half=cols / 2`; a new dimension if need be."""
+        name, _, formula = (part.strip() for part in one.partition("="))
+        if name not in bound and not name.isdigit():
+            bound[name] = (self.dimension(name),)
+            for other in re.findall(r"[a-z]\w*", formula):
+                bound[other] = bound.get(other) or (self.dimension(other),)
+            if formula:
+                self.derived[bound[name][0]] = re.sub(r"[a-z]\w*", lambda m: bound[m[0]][0], formula)
+        return bound.get(name, (name,))
 
     def _more(self, fixed: int, before: bool) -> Dimensions:
         """New dimensions for `...` beside as many that are named."""
         rank = max(0, (self.rank or len(self.layout) or fixed + (fixed == 1)) - fixed)
         if not before:
-            names = _TRAILING[min(max(rank, 1), 3) - 1 if self.rank or self.layout else 1]
+            names = TRAILING[min(max(rank, 1), 3) - 1 if self.rank or self.layout else 1]
         elif self.layout and len(self.layout) == rank + fixed:
             names = self.layout[:rank]
         else:
             names = ("batch",) if rank == 1 and fixed > 1 else _LEADING[min(rank, 3)]
         return tuple(map(self.dimension, names))
 
-    def _note(self, operation: Operation, texts: dict[str, str], bound: Bound, axis: Axis) -> None:
+    def _beside(self, bound: Bound, axis: int) -> Dimensions:
+        """The dimensions of a tensor that is joined with the first one: of its own size along the axis."""
+        first = bound["..."]
+        axis %= len(first)
+        own, total = self.dimension(first[axis]), self.dimension(f"joined_{first[axis]}")
+        self.derived[total] = f"{first[axis]} + {own}"
+        bound["..."] = (*first[:axis], total, *first[axis + 1 :])
+        return (*first[:axis], own, *first[axis + 1 :])
+
+    def _result(
+        self, operation: Operation, value: Value, texts: dict[str, str], bound: Bound, axis: Axis
+    ) -> Dimensions:
+        """The dimensions of the result."""
+        if operation.kind == "reduce":
+            rank = len(value.dimensions)
+            gone = {one % rank for one in axis or range(rank)}
+            return tuple(one for place, one in enumerate(value.dimensions) if place not in gone)
+        if operation.gives is None:
+            return value.dimensions
+        parts = (one.strip() for one in fill(operation.gives, texts, {}).split(","))
+        known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts if one)
+        return self.settled(tuple(chain(*known)))
+
+    def _note(
+        self, operation: Operation, texts: dict[str, str], numbers: dict[str, Any], bound: Bound, axis: Axis
+    ) -> None:
         """What is assumed of an operation, and what must hold for it."""
-        numbers = {key: number(value) for key, value in texts.items() if _NUMBER.fullmatch(value)}
         goes = goes_over(axis or ())
-        rows = "of each row, along the last dimension"
-        texts = {**texts, "along": rows if axis in (None, (-1,)) else goes}
-        has_axis = False
-        for one in operation.assume:
-            text = fill(fill(one, texts), texts, numbers)
-            has_axis = has_axis or "{along}" in one or "dimension" in text
+        texts = {**texts, "along": "of each row, along the last dimension" if axis in (None, (-1,)) else goes}
+        told = {one: fill(fill(one, texts), texts, numbers) for one in operation.assume}
+        for text in told.values():
             self.assume(text)
-        if axis is not None and not has_axis:
+        if axis is not None and not any("{along}" in one or "dimension" in text for one, text in told.items()):
             self.assume(f"{operation.says} goes {goes}")
         for name, text in operation.multiple.items():
-            self.multiples[bound[name][0]] = str(computed(text, numbers))
+            multiple = computed(text, numbers)
+            if not isinstance(multiple, int) or multiple < 1:
+                raise unread(f"{name} cannot be a multiple of {multiple}; say a whole number")
+            self.multiples[bound[name][0]] = multiple
         sizes = {name: one[0] for name, one in bound.items() if name != "..." and len(one) == 1}
-        own = {key: numbers[key] for key in numbers if key not in operation.slots}
-        self.needs += [(need, own, sizes) for need in operation.needs]
+        self.needs += [(need, numbers, sizes) for need in operation.needs]
         self.positive = self.positive or operation.positive
+
+    def check(self, sizes: dict[str, int]) -> None:
+        """Raises `NotUnderstood` where numbers and sizes are not as they must be, such as channels % groups == 0."""
+        for name, multiple in self.multiples.items():
+            (one,) = self.settled((name,))
+            if sizes.get(one, 0) % multiple:
+                raise NotUnderstood(f"{one} is {sizes[one]}, and must be a multiple of {multiple}")
+        for need, numbers, names in self.needs:
+            settled = {one: self.settled((dimension,))[0] for one, dimension in names.items()}
+            known = {one: sizes[dimension] for one, dimension in settled.items() if dimension in sizes} | numbers
+            try:
+                holds = computed(need, known)
+            except NotUnderstood:  # of sizes that are not known, or of windows that are no squares
+                continue
+            if not holds:
+                said = (f"{one} is {value}" for one, value in known.items() if re.search(rf"\b{one}\b", need))
+                raise NotUnderstood(f"{need} must hold, and {', '.join(said)}; say another number")
+
+
+def kind(name: str) -> str:
+    found: str = vocabulary()["kinds"].get(name, name)
+    return found
+
+
+def named(dimensions: Dimensions, rank: int | None) -> Dimensions:
+    """The dimensions of a value; those of images by their names although their sizes are not known."""
+    if "..." in dimensions and rank in (4, 5):
+        return RANKS[rank]
+    if not 3 <= len(dimensions) <= 5 or kind(dimensions[1]) != "channels":
+        return dimensions
+    usual = (*dimensions[:2], *TRAILING[len(dimensions) - 3])
+    return tuple(side if one == UNKNOWN else one for one, side in zip(dimensions, usual, strict=True))
+
+
+def _free(name: str, taken: Collection[str], *others: str) -> str:
+    """The name, one of the others, or the name with a number: the first that is not taken."""
+    return next(one for one in chain((name, *others), (f"{name}_{n}" for n in count(2))) if one not in taken)
 
 
 def _refuse_unknown(name: str, dimensions: Dimensions) -> None:
@@ -309,32 +309,52 @@ def _refuse_unknown(name: str, dimensions: Dimensions) -> None:
         raise NotUnderstood(f"{name} would need the size of a result that depends on windows; write it as a function")
 
 
-def number(text: str) -> Any:
-    """A number as it stands in code: an int where it is whole, and "(3, 5)" a tuple."""
-    if text.startswith("("):
-        return tuple(int(one) for one in text.strip("() ").split(",") if one.strip())
-    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+# -- numbers --
 
 
-def _check_numbers(operation: Operation, texts: dict[str, str]) -> None:
-    """Raises `NotUnderstood` for numbers that are none, or that should be whole."""
+def _numbers(operation: Operation, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """The slots and numbers of an operation as texts, and the numbers by their names."""
+    texts = {**operation.params, **operation.numbers, **given}
+    for _ in range(2):
+        texts = {one: fill(text, texts, {}) for one, text in texts.items()}
     places = 3 if "depth" in operation.takes else 2 if "height" in operation.takes else 1
-    for name, text in texts.items():
-        value = number(text) if _NUMBER.fullmatch(text) else 0
-        what = f"the {name} of {operation.name.replace('_', ' ')}"
-        if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-            raise NotUnderstood(f"{text} is too large; say a smaller number")
-        if name not in _LEAST:
-            continue
-        if isinstance(value, float) or (isinstance(value, tuple) and len(value) != places):
-            raise NotUnderstood(f"{what} cannot be {text}; say a whole number")
-        if min(value if isinstance(value, tuple) else (value,)) < _LEAST[name]:
-            raise NotUnderstood(f"{what} is at least 1, and {text} is said")
+    title = operation.name.replace("_", " ")
+    values = {one: number(f"the {one} of {title}", text, _LEAST.get(one), places) for one, text in texts.items()}
+    if wrong := next((one for one in operation.params if isinstance(values[one], tuple)), ""):
+        raise unread(f"the {wrong} of {title} cannot be {texts[wrong]}; say one number")
+    window = values.get("window", 1)
+    sides = window if isinstance(window, tuple) else (window,) * places
+    return {**operation.slots, **texts, "taps": ", ".join(map(str, sides))}, values
 
 
-def computed(formula: str, numbers: dict[str, Any]) -> Any:
+def number(what: str, text: str, least: int | None = None, places: int = 0) -> Any:
+    """A number as it stands in code: an int where it is whole, and "(3, 5)" a tuple. It must be whole where a least
+    one is given."""
+    if not _NUMBER.fullmatch(text):
+        raise unread(f"{what} cannot be {text}; say a number")
+    if text.startswith("("):
+        value: Any = tuple(int(one) for one in re.findall(r"\d+", text))
+    else:
+        value = int(text) if re.fullmatch(r"-?\d{1,300}", text) else float(text)
+    if value in (float("inf"), -float("inf")):
+        raise NotUnderstood(f"{text} is too large; say a smaller number")
+    if least is not None and (isinstance(value, float) or (isinstance(value, tuple) and len(value) != places)):
+        raise NotUnderstood(f"{what} cannot be {text}; say a whole number")
+    if least is not None and min(value if isinstance(value, tuple) else (value,)) < least:
+        raise NotUnderstood(f"{what} is at least {least}, and {text} is said")
+    return value
+
+
+def computed(formula: str, numbers: Mapping[str, Any]) -> Any:
     """Arithmetic of the catalogue's own."""
-    return eval(formula, {"__builtins__": {"min": min, "max": max}}, dict(numbers))
+    try:
+        return eval(formula, {"__builtins__": {"min": min, "max": max}}, dict(numbers))
+    except (ArithmeticError, NameError, TypeError, ValueError):
+        said = ", ".join(f"{one} = {value}" for one, value in numbers.items() if re.search(rf"\b{one}\b", formula))
+        raise unread(f"{formula} cannot be computed for {said or 'what is said'}; say other numbers") from None
+
+
+# -- code --
 
 
 def fill(text: str, texts: dict[str, str], numbers: dict[str, Any] | None = None) -> str:
@@ -360,29 +380,20 @@ def _with_values(code: str, tensors: dict[str, Value], numbers: dict[str, Any]) 
     return _PLACE.sub(filled, code)
 
 
-def _is_one_call(code: str) -> bool:
-    """Whether a call's first bracket is closed by its last: f(x) * g(x) is no call."""
-    depth = 0
-    for place, one in enumerate(code):
-        depth += (one in "([") - (one in ")]")
-        if depth == 0 and one in ")]" and code[place + 1 : place + 2] not in ("", ".", "["):
-            return False
-    return True
-
-
 def _checked_axis(operation: Operation, axis: Axis, said: str, dimensions: Dimensions) -> Axis:
     """The dimensions that an operation goes over: () is all of them, None where it goes over none."""
+    rank = len(dimensions)
     if not operation.goes_over:
         if axis is not None and operation.axis != "last":
             raise NotUnderstood(f'"{said}" cannot be said of {operation.says}')
-        if axis not in (None, (-1,), (len(dimensions) - 1,), (-2, -1)):
+        if axis not in (None, (-1,), (rank - 1,), (-2, -1)):
             raise NotUnderstood(f"{operation.says} goes over the last dimension only")
         return None
     axis = axis if axis is not None else () if operation.axis == "all" else (-1,)
     if axis == () and operation.axis == "last":
         raise NotUnderstood(f"{operation.says} goes over one dimension")
-    if any(one >= len(dimensions) or one < -len(dimensions) for one in axis):
-        raise NotUnderstood(f"over dim {max(axis)} is said, and the value has {len(dimensions)} dimensions only")
+    if any(not -rank <= one < rank for one in axis):
+        raise NotUnderstood(f"over dim {max(axis)} is said, and the value has {rank} dimensions only")
     return axis
 
 
@@ -391,12 +402,12 @@ def _axis_code(axis: Axis, value: Value) -> dict[str, str]:
     if axis is None:
         return {}
     text = str(axis[0]) if len(axis) == 1 else str(axis)
-    count = " * ".join(f"{value.atom}.shape[{one}]" for one in axis) or f"{value.atom}.numel()"
+    sizes = " * ".join(f"{value.atom}.shape[{one}]" for one in axis) or f"{value.atom}.numel()"
     return {
         "dim": f"dim={text}" if axis else "",
         "kept": f"dim={text}, keepdim=True" if axis else "",
         "axis": text,
-        "count": f"({count})" if " " in count else count,
+        "count": f"({sizes})" if " " in sizes else sizes,
     }
 
 
