@@ -69,7 +69,7 @@ class _Draft:
     # -- statements --
 
     def _formula(self, formula: Formula) -> Value:
-        value = write_formula(formula, self.builder, frozenset(self.given))
+        value = write_formula(formula, self.builder, self.given)
         for name, text in self.request.settings:
             if name not in self.builder.params:
                 raise unread(f"{name} = {text} is said, and the formula has no number {name}")
