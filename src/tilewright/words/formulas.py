@@ -29,8 +29,7 @@ _ROLES = {  # what a name is, by how it is used; "" is anyhow
     "number": {"": "alpha beta eps temperature tau mu sigma scale", "divides": "t T s"},
     "size": {"root": "d n d_k dk", "counts": "d n d_k dk"},
     "vector": {"": "bias weight gamma", "scales": "w", "gains": "g", "shifts": "b"},
-    "unclear": {"*": "d k n s t", "* x": "a c", "/": "d k m n", "/ x": "c", "+ x": "c d k n s t", "- x": "c d k m n s t"}
-    | {"**": "d k n p s t", "** x": "c", ">": "d k n s t", "> x": "c"},  # a number or a tensor
+    "unclear": {"operand": "a c d k m n p s t"},  # a number or a tensor
 }
 _SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.MatMult: "@"}
 _SIGNS |= {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
@@ -38,6 +37,8 @@ _LEVELS = {">": 0, ">=": 0, "<": 0, "<=": 0, "+": 1, "-": 1, "*": 2, "/": 2, "@"
 _MODULES = ("torch", "F", "nn", "nn.functional", "torch.nn.functional")
 _AS_SIGNS = {"matmul": ast.MatMult, "mm": ast.MatMult, "pow": ast.Pow}
 _EXTREMES = {"max": "maximum", "maximum": "maximum", "min": "minimum", "minimum": "minimum"}
+_APART = ("where", "maximum", "minimum")  # functions of elements with operands of any kind
+_COUNTED = frozenset(_ROLES["size"]["root"].split())
 _MEANT = {"norm": "l2 norm", "gather": "torch gather", "F.binary_cross_entropy": "bce on probabilities"}
 _SHORT = re.compile(r"[a-zA-Z]{1,2}(_?\d)?|[wWx][a-z_]{1,2}|[WX]_?\w{1,5}|pred\w*|[a-z]+(_[a-z\d]+)+")
 _TARGET = re.compile(r"([A-Za-z]\w*) ?= ?(?!=)")
@@ -176,8 +177,8 @@ def _is_formula(body: ast.expr, known: Collection[str]) -> bool:
 @cache
 def _may_be_tensor(name: str) -> bool:
     """Whether a name stands for a tensor: the catalogue has such tensors, or it is short and no word."""
-    functions = (operations()[one.operation] for one in names().get(joined(name), ()))
-    if name in _ROLES["number"][""].split() or any(len(one.arguments) < 2 for one in functions):
+    functions = [operations().get(one) for one in (name, f"row_{name}")]
+    if name in _ROLES["number"][""].split() or any(one and len(one.arguments) < 2 for one in functions):
         return len(name) == 1
     told = vocabulary()
     own = {one.name for operation in operations().values() for one in operation.arguments}
@@ -197,7 +198,7 @@ def _phrase(node: ast.Call) -> str:
 
 def _entry(node: ast.Call) -> Operation | None:
     """The entry that a call names."""
-    if _function(node) in ("where", "diag", *_EXTREMES.values()):
+    if _function(node) in ("diag", *_APART):
         return operations()["abs"]  # a function of elements, which is written apart
     found = names().get(joined(_phrase(node)), ())
     return next((operations()[one.operation] for one in sorted(found, key=lambda one: one.option != "")), None)
@@ -215,49 +216,51 @@ def _elements(node: ast.AST) -> set[str]:
     return set() if _reduces(node) else set().union(*map(_elements, ast.iter_child_nodes(node)))
 
 
-def _pairs(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
-    """The signs and operands of the operations on two operands in a part of a formula; every comparison is ">"."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.BinOp):
-            yield _SIGNS.get(type(one.op), ""), one.left, one.right
-        elif isinstance(one, ast.Compare):
-            yield ">", one.left, one.comparators[0]
-        elif isinstance(one, ast.Call) and _function(one) in _EXTREMES.values():
-            yield ">", one.args[0], one.args[1]
-
-
-def _names(*nodes: ast.expr) -> set[str]:
-    bare = (one.operand if isinstance(one, ast.UnaryOp) else one for one in nodes)
-    return {one.id for one in bare if isinstance(one, ast.Name)}
-
-
 def _has_product(node: ast.AST) -> bool:
-    return any(sign == "@" for sign, _, _ in _pairs(node))
+    return any(isinstance(one, ast.MatMult) for one in ast.walk(node))
+
+
+def _operands(node: ast.AST) -> list[ast.expr]:
+    """What an operation on elements has as operands; [] where it is none."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=one):
+            return [one]
+        case ast.BinOp(op=op, left=left, right=right) | ast.Compare(ops=[op], left=left, comparators=[right]):
+            return [left, right] if type(op) in _SIGNS else []
+        case ast.Call(args=[_, _, *_]) if _function(node) in _APART:
+            return node.args
+    return []
 
 
 def _uses(body: ast.expr) -> Iterator[tuple[str, str]]:
-    """Names and how each is used: as an operand, beside x, in a product, under a root, dividing."""
+    """Names and how each is used: as an operand, as a factor, in a product, under a root, dividing."""
     said = letters(body)
     elementwise = "x" in said and not _has_product(body)
-    for sign, left, right in _pairs(body):
-        both = _names(left, right)
-        for name in both if sign in "+*@" else _names(right):
-            yield from ((name, sign), *([(name, f"{sign} x")] if "x" in both - {name} else ()))
-            if sign == "*" and elementwise:
-                yield from ((name, "scales"), *([(name, "gains")] if re.search("mean|var|std", _text(body)) else ()))
-            if sign == "+" and ((elementwise and "a" not in said) or (name in _names(right) and _has_product(left))):
-                yield name, "shifts"
-        if sign == "/" and all(one in _USUAL or one in _ROLES["size"]["root"].split() for one in letters(right)):
-            yield from ((name, "divides") for name in letters(right))
-            if _has_product(left) or not _elements(left) - _USUAL.keys():
-                yield from ((name, "counts") for name in letters(right))
-        if sign == "**" and _literal(right) in (0.5, -0.5):
-            yield from ((name, "root") for name in _names(left))
-    for one in ast.walk(body):
-        if isinstance(one, ast.Attribute):
-            yield from ((name, "@") for name in _names(one.value))
-        if isinstance(one, ast.Call) and _function(one) in ("sqrt", "rsqrt") and len(letters(one)) == 1:
-            yield min(letters(one)), "root"
+    for node in ast.walk(body):
+        parts = _operands(node)
+        both = [one.id if isinstance(one, ast.Name) else "" for one in parts]
+        yield from ((name, "operand") for name in both)
+        match node:
+            case ast.BinOp(op=ast.Mult()) if elementwise:
+                yield from ((name, "scales") for name in both)
+                yield from ((name, "gains") for name in both if re.search("mean|var|std", _text(body)))
+            case ast.BinOp(op=ast.Add(), left=left):
+                with_vector = both if elementwise and "a" not in said else both[1:] if _has_product(left) else []
+                yield from ((name, "shifts") for name in with_vector)
+            case ast.BinOp(op=ast.Div(), left=left, right=right) if letters(right) <= _USUAL.keys() | _COUNTED:
+                yield from ((name, "divides") for name in letters(right))
+                if _has_product(left) or not _elements(left) - _USUAL.keys():
+                    yield from ((name, "counts") for name in letters(right))
+            case ast.BinOp(op=ast.Pow(), right=right) if _literal(right) in (0.5, -0.5):
+                yield both[0], "root"
+            case ast.Attribute(value=ast.Name(id=name)):
+                yield name, "@"
+            case ast.BinOp(op=ast.MatMult()):
+                yield from ((name, "@") for name in both)
+            case ast.Call() if _function(node) in ("sqrt", "rsqrt") and len(letters(node)) == 1:
+                yield min(letters(node)), "root"
+            case ast.Call(args=[ast.Name(id=name), _, _]) if _function(node) == "where":
+                yield name, "condition"
 
 
 # -- writing --
@@ -280,7 +283,6 @@ class _Writer:
         self.is_matrix = self.has_product or any(isinstance(one, ast.Attribute) for one in ast.walk(self.body))
         if len({one.lower() for one in self.letters}) < len(self.letters) and not self.has_product:
             raise unread(f'"{formula.text}" has names that differ in case only, which could be one tensor or two')
-        self.numbers = {one: text for one, text in (_USUAL | formula.numbers).items() if one not in given}
         uses = list(_uses(self.body))
         self.roles = {one: self._role(one, {"", *(use for name, use in uses if name == one)}) for one in self.letters}
         self.values: dict[str, Value] = {}
@@ -291,15 +293,21 @@ class _Writer:
         self.keeps = any(self.roles[one] not in ("number", "size") for one in _elements(self.body))
 
     def _role(self, name: str, uses: set[str]) -> str:
-        """Whether a name is a number, a size, a vector, or a tensor like the first one."""
-        if name in self.given:
-            ranks = [len(one.shape) for key, one in self.given.items() if key in self.letters]
-            return "vector" if len(self.given[name].shape) == 1 < max(ranks) else "tensor"
+        """Whether a name is a number, a size, a vector, a mask, or a tensor like the first one."""
+        if "condition" in uses:
+            made = self.given.get(name)
+            if made.dtype is not DType.BOOL if made else name not in ("mask", "cond", "condition"):
+                raise unread(f'"{self.formula.text}" has a condition that is no comparison and no mask')
+            return "mask"
         if name == "pi" or name in self.formula.numbers:
             return "number"
+        if name in self.given:
+            return "tensor"
         for role, known in _ROLES.items() if "@" not in uses else ():
-            if not any(name in known.get(use, "").split() for use in uses) or (name == "beta" and "gamma" in self.letters):
+            if not any(name in known.get(use, "").split() for use in uses):
                 continue
+            if name == "beta" and "gamma" in self.letters:
+                return "vector"
             if role != "unclear":
                 return role
             if name not in self.builder.renamed.values() and ("x" in self.letters or self.has_product):
@@ -307,7 +315,7 @@ class _Writer:
                     f'whether {name} in "{self.formula.text}" is a number or a tensor cannot be told; '
                     "write alpha for a number, or y and z for tensors"
                 )
-        return "vector" if name == "beta" else "tensor"
+        return "tensor"
 
     def value(self) -> Value:
         builder, body = self.builder, self.body
@@ -320,14 +328,15 @@ class _Writer:
         found = self._value(body, self.first)
         order = re.findall(r"[A-Za-z]\w*", _text(body))
         builder.tensors.sort(key=lambda one: order.index(one.name) if one.name in order else len(order))
-        first = next((one for one in builder.tensors if self.roles.get(one.name) != "vector"), None)
-        if first is None:
+        vectors = [one for one in builder.tensors if self.roles.get(one.name) == "vector"]
+        if len(vectors) == len(builder.tensors):
             raise unread(f'"{self.formula.text}" has no tensor')
-        if builder.tensors[0] is not first:
+        if builder.tensors[0] in vectors:
+            first = next(one for one in builder.tensors if one not in vectors)
             builder.tensors.sort(key=lambda one: one is not first)
             builder.assume(f"the arguments are {', '.join(one.name for one in builder.tensors)} in this order")
-        for one in builder.tensors:
-            builder.assume(f"{one.name} is a vector with one element per column" * (self.roles.get(one.name) == "vector"))
+        for one in vectors:
+            builder.assume(f"{one.name} is a vector with one element per column")
         for name in (one for one in builder.params if self.roles.get(one) == "number"):
             builder.assume(f"{name} is a number, {builder.params[name]} where none is given")
         return replace(found, code=self._with_sizes(found.code), dimensions=builder.settled(found.dimensions))
@@ -354,41 +363,34 @@ class _Writer:
     # -- nodes --
 
     def _value(self, node: ast.expr, wanted: Dimensions) -> Value:
+        function = _function(node) if isinstance(node, ast.Call) else ""
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 return Value(repr(value), ())
             case ast.Name(id=name):
                 return self._name(name, wanted)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                found = self._value(operand, wanted)
-                return Value(f"-{found.operand(3)}", found.dimensions, 3)
             case ast.Attribute(attr="T", value=inside):
                 found = self._value(inside, wanted[::-1])
                 return Value(f"{found.atom}.T{'.contiguous()' * (node is self.body)}", found.dimensions[::-1])
             case ast.BinOp(op=ast.MatMult(), left=left, right=right):
                 return self._product(left, right, wanted)
-            case ast.BinOp(op=op, left=left, right=right) | ast.Compare(ops=[op], left=left, comparators=[right]) if (
-                type(op) in _SIGNS
-            ):
-                return self._pair(left, _SIGNS[type(op)], right, wanted)
-            case ast.Call(args=[condition, _, _]) if _function(node) == "where":
-                return self._where(condition, [self._value(one, wanted) for one in node.args[1:]], wanted)
-            case ast.Call(args=[one]) if _function(node) == "diag":
+            case ast.Call(args=[one]) if function == "diag":
                 found = self._value(one, wanted[:1])
                 return Value(f"torch.diag({found.code})", found.dimensions * 2)
-            case ast.Call(args=[one, other]) if _function(node) in _EXTREMES.values():
-                return self._extreme(_function(node), self._value(one, wanted), self._value(other, wanted))
-            case ast.Call(args=[one]) if _function(node) in ("sqrt", "rsqrt") and not self._tensors(one):
-                exponent = "0.5" if _function(node) == "sqrt" else "-0.5"
-                return _infix(self._value(one, wanted), "**", Value(exponent, ()), ())
-            case ast.Call(args=[_, *_]):
+            case ast.Call(args=[one]) if function in ("sqrt", "rsqrt") and not self._tensors(one):
+                exponent = ast.Constant(0.5 if function == "sqrt" else -0.5)
+                return self._elementwise(ast.BinOp(one, ast.Pow(), exponent), [one, exponent], wanted)
+            case ast.Call(args=[_, *_]) if function not in _APART:
                 return self._operation(node, wanted)
-        raise unread(f'"{_text(node)}" in the formula is not read')
+        parts = _operands(node)
+        if not parts:
+            raise unread(f'"{_text(node)}" in the formula is not read')
+        return self._elementwise(node, parts, wanted)
 
     def _tensors(self, node: ast.AST) -> set[str]:
-        return {one for one in letters(node) if self.roles[one] in ("tensor", "vector")}
+        return {one for one in letters(node) if self.roles[one] not in ("number", "size")}
 
-    def _name(self, name: str, wanted: Dimensions, dtype: DType | None = None) -> Value:
+    def _name(self, name: str, wanted: Dimensions) -> Value:
         role = self.roles[name]
         if name == "pi":
             return Value(repr(math.pi), ())
@@ -396,12 +398,15 @@ class _Writer:
             self.sizes.setdefault(name, self.inner or (wanted if self.is_matrix else self.first or wanted)[-1])
             return Value(name, ())
         if role == "number":
-            self.builder.params.setdefault(name, self.numbers[name])
+            self.builder.params.setdefault(name, (_USUAL | self.formula.numbers)[name])
             return Value(name, ())
         if name not in self.values:
+            if name in self.given and len(self.given[name].shape) == 1 < len(wanted):
+                self.roles[name] = role = "vector"
             dimensions = wanted[-1:] if role == "vector" else wanted
             self.builder.renamed.setdefault(name, name)
-            self.values[name] = self.builder.tensor(Argument(name, dimensions, dtype), dimensions)
+            argument = Argument(name, dimensions, DType.BOOL if role == "mask" else None)
+            self.values[name] = self.builder.tensor(argument, dimensions)
         return self.values[name]
 
     def _product(self, left: ast.expr, right: ast.expr, wanted: Dimensions) -> Value:
@@ -415,45 +420,36 @@ class _Writer:
             raise unread("a product in a formula is of two matrices")
         self.builder.join(one.dimensions[-1:], other.dimensions[:1])
         self.inner = one.dimensions[1]
-        return _infix(one, "@", other, (one.dimensions[0], other.dimensions[1]))
+        return Value(f"{one.operand(2)} @ {other.operand(3)}", (one.dimensions[0], other.dimensions[1]), 2)
 
-    def _pair(self, left: ast.expr, sign: str, right: ast.expr, wanted: Dimensions) -> Value:
-        simple = [isinstance(one, (ast.Name, ast.Constant)) for one in (left, right)]
-        turned = simple == [True, False]  # what is more than a name says the dimensions of both
-        first, second = (right, left) if turned else (left, right)
-        one = self._value(first, wanted)
-        if len(one.dimensions) == len(wanted):
-            wanted = tuple(w if d == "1" else d for d, w in zip(one.dimensions, wanted, strict=True))
-        other = self._value(second, wanted if len(wanted) >= len(one.dimensions) else one.dimensions)
-        one, other = (other, one) if turned else (one, other)
-        return _infix(one, sign, other, self._broadcast(one, other))
-
-    def _broadcast(self, *values: Value) -> Dimensions:
+    def _elementwise(self, node: ast.expr, parts: list[ast.expr], wanted: Dimensions) -> Value:
+        """An operation on elements that broadcast. What is more than a name says the dimensions of the others."""
+        values: dict[int, Value] = {}
         found: Dimensions = ()
-        for one in values:
+        for place in sorted(range(len(parts)), key=lambda one: isinstance(parts[one], (ast.Name, ast.Constant))):
+            one = values[place] = self._value(parts[place], wanted)
+            if len(one.dimensions) >= len(wanted):
+                padded = wanted if len(one.dimensions) == len(wanted) else one.dimensions
+                wanted = tuple(w if d == "1" else d for d, w in zip(one.dimensions, padded, strict=True))
             self.builder.join(found, one.dimensions)
             long, short = sorted((found, one.dimensions), key=len, reverse=True)
-            padded = ("1",) * (len(long) - len(short)) + short
-            found = tuple(two if one == "1" else one for one, two in zip(long, padded, strict=True))
-        return found
-
-    def _extreme(self, function: str, one: Value, other: Value) -> Value:
-        number, tensor = sorted((one, other), key=lambda value: len(value.dimensions))
-        if not tensor.dimensions:
-            raise unread(f'"{self.formula.text}" has no tensor')
-        if not number.dimensions:
-            bound = "min" if function == "maximum" else "max"
-            return Value(f"torch.clamp({tensor.code}, {bound}={number.code})", tensor.dimensions)
-        return Value(f"torch.{function}({one.code}, {other.code})", self._broadcast(one, other))
-
-    def _where(self, condition: ast.expr, results: list[Value], wanted: Dimensions) -> Value:
-        name = condition.id if isinstance(condition, ast.Name) else ""
-        is_bool = self.given[name].dtype is DType.BOOL if name in self.given else name in ("mask", "cond", "condition")
-        if not is_bool and not isinstance(condition, ast.Compare):
-            raise unread(f'"{self.formula.text}" has a condition that is no comparison')
-        test = self._name(name, wanted, DType.BOOL) if name else self._value(condition, wanted)
-        written = (test, *results)
-        return Value(f"torch.where({', '.join(one.code for one in written)})", self._broadcast(*written))
+            short = ("1",) * (len(long) - len(short)) + short
+            found = tuple(b if a == "1" else a for a, b in zip(long, short, strict=True))
+        first, *others = (values[place] for place in range(len(parts)))
+        if isinstance(node, ast.UnaryOp):
+            return Value(f"-{first.operand(3)}", found, 3)
+        if isinstance(node, (ast.BinOp, ast.Compare)):
+            sign = _SIGNS[type(node.op if isinstance(node, ast.BinOp) else node.ops[0])]
+            level = _LEVELS[sign]
+            left, right = first.operand(level + (sign == "**")), others[0].operand(level + 1)
+            return Value(f"{left} {sign} {right}", found, level)
+        assert isinstance(node, ast.Call)
+        function, bound = _function(node), {"maximum": "min", "minimum": "max"}.get(_function(node))
+        number = next((one for one in (first, *others) if not one.dimensions), None)
+        if bound and number and found:  # the greater of x and 0 is x that is clamped from below
+            tensor = next(one for one in (first, *others) if one.dimensions)
+            return Value(f"torch.clamp({tensor.code}, {bound}={number.code})", found)
+        return Value(f"torch.{function}({', '.join(one.code for one in (first, *others))})", found)
 
     # -- operations of the catalogue --
 
@@ -478,7 +474,8 @@ class _Writer:
             takes = f"{operation.says}, which takes {', '.join(own)}"
             raise unread(f'"{_text(node)}" has other tensors than {takes}')
         called = [one.id if isinstance(one, ast.Name) else "" for one in (subject, *tensors)]
-        if any(vocabulary()["tensor_names"].get(name, one) in {*own[: len(called)]} - {one} for one, name in zip(own, called, strict=False)):
+        usual = [(one, vocabulary()["tensor_names"].get(name, one)) for one, name in zip(own, called, strict=False)]
+        if any(meant != one and meant in own[: len(called)] for one, meant in usual):
             raise unread(f'"{self.formula.text}" has its tensors in another order than {", ".join(own)}')
         before = self.builder.renamed
         parts = {one: before.get(name, name) for one, name in zip(own, called, strict=False) if name}
@@ -511,11 +508,6 @@ class _Writer:
         if step is None or request.sizes or request.shapes or not isinstance(step.axis, (tuple, type(None))):
             raise unread(f'"{_text(node)}" in "{self.formula.text}" is not read')
         return step
-
-
-def _infix(left: Value, sign: str, right: Value, dimensions: Dimensions) -> Value:
-    level = _LEVELS[sign]
-    return Value(f"{left.operand(level + (sign == '**'))} {sign} {right.operand(level + 1)}", dimensions, level)
 
 
 __all__ = ["Formula", "letters", "read_formula", "write_formula"]
