@@ -54,7 +54,7 @@ _REWRITES = (
     (r"\^", "**"),
     (r"\.t\(\)|\.transpose\(-1, -2\)|\.transpose\(-2, -1\)", ".T"),
     (r"(?<![\w.])e\*\*(\w+|\((?:[^()]|\([^()]*\))*\))", r"exp(\1)"),
-    (r"(?<![\w.])(\d+(?:\.\d+)?) ?(?!e[-+]?\d)([a-zA-Z](?![\w(]))", r"\1*\2"),
+    (r"(?<![\w.])(\d+(?:\.\d+)?)(?!e[-+]?\d)([a-zA-Z](?![\w(]))", r"\1*\2"),
     (r"^([a-z0-9 ]*?[a-z0-9]) of (\([^()]*\))$", r"\1\2"),
     (r"\b([a-z][a-z0-9]*) (?=(?:[a-z0-9]+ )*[a-z0-9]+\()", r"\1_"),
 )
@@ -122,6 +122,7 @@ def _parsed(text: str, known: Collection[str]) -> Formula | None:
     except (SyntaxError, ValueError):
         return None
     compound = set(re.findall(r"[a-z]{2,}(?=[-/][a-z]{2})|(?<=[a-z][-/])[a-z]{2,}", source)) - {*known}
+    compound |= letters(body) if re.search(r"\bw/ ", text) else set()  # short for "with"
     is_formula = not compound & letters(body) and _is_formula(body, known)
     return Formula(text.strip(), body, target[1] if target else "") if is_formula else None
 
@@ -456,6 +457,8 @@ class _Writer:
     def _operation(self, node: ast.Call, wanted: Dimensions) -> Value:
         subject, *tensors = (one for one in node.args if _literal(one) is None)
         step = self._step(node)
+        if len(tensors) + 1 < len(step.chosen.arguments) and "vector" in self.roles.values():
+            step.options += [one.name for one in step.operation.options if one.name == "plain"]  # it has a weight
         operation, entry, axis = step.chosen, step.operation, step.axis
         own = [one.name for one in operation.arguments]
         reduces = entry.kind == "reduce"

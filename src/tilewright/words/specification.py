@@ -73,7 +73,10 @@ class _Draft:
         for name, text in self.request.settings:
             if name not in self.builder.params:
                 raise unread(f"{name} = {text} is said, and the formula has no number {name}")
-            self.builder.assumptions.remove(f"{name} is a number, {self.builder.params[name]} where none is given")
+            usual = self.builder.params[name]
+            self.builder.assumptions = [
+                one for one in self.builder.assumptions if not (usual in one and re.search(rf"\b{name}\b", one))
+            ]
             self.builder.params[name] = text
             self.builder.assume(f"{name} is {text}")
         self.names.append(formula.name)
@@ -157,7 +160,9 @@ class _Draft:
             return said
         if said.startswith("="):
             wanted_kinds = {said[1:], vocabulary()["kinds"].get(said[1:], "")}
-            found = [at for at, name in enumerate(names) if wanted_kinds & {name, vocabulary()["kinds"].get(name, name)}]
+            found = [
+                at for at, name in enumerate(names) if wanted_kinds & {name, vocabulary()["kinds"].get(name, name)}
+            ]
             if len(found) == 1:
                 return (found[0],)
             raise NotUnderstood(f'which dimension "{step.axis_said}" is cannot be told; say it as "over dim 1"')
