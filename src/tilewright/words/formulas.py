@@ -72,9 +72,9 @@ class Formula:
 
     @property
     def name(self) -> str:
-        nodes = [one for one in ast.walk(self.body) if isinstance(one, (ast.Call, ast.BinOp, ast.UnaryOp))]
+        nodes = [one for one in ast.walk(self.body) if isinstance(one, (ast.Call, ast.BinOp))]
         found = [_function(one) if isinstance(one, ast.Call) else type(one.op).__name__ for one in nodes[::-1]]
-        return "_".join(dict.fromkeys(found[:4])).lower() or "transpose"
+        return "_".join(dict.fromkeys(found[:4])).lower().replace("matmult", "matmul") or "formula"
 
     def substituted(self, defined: Mapping[str, ast.expr]) -> Formula | None:
         """The formula with definitions in place of their names; None where one needs itself."""
@@ -101,9 +101,8 @@ def read_formula(words: str, known: Collection[str] = ()) -> Formula | None:
         found = read_formula(text[: along.start()], known)
         return replace(found, axis=(int(along[1]),)) if found and re.search(r"(?:mean|sum)\(", words) else None
     parts = text.split(" ")
-    while len(parts[-1]) > 1 and stem(parts[-1].lower()) in fillers():
+    while parts and len(parts[-1]) > 1 and stem(parts[-1].lower()) in fillers():
         parts.pop()
-        parts = parts or [""]
     for skipped, part in enumerate(parts):
         found = _parsed(" ".join(parts[skipped:]), known)
         if found is not None or stem(part.lower().strip(",:")) not in fillers():
@@ -114,6 +113,7 @@ def read_formula(words: str, known: Collection[str] = ()) -> Formula | None:
 def _parsed(text: str, known: Collection[str]) -> Formula | None:
     target = _TARGET.match(text)
     source = text[target.end() :] if target else text
+    source, over_rows = re.subn(r"\b(mean|sum) over (?:all |the )*(?:tokens|rows|samples) of (.+)$", r"\1(\2)", source)
     for pattern, instead in (*(_TURNS if re.search(_TURNED, source) else ()), *_REWRITES):
         source = re.sub(pattern, instead, source)
     try:
@@ -121,6 +121,9 @@ def _parsed(text: str, known: Collection[str]) -> Formula | None:
             body = _Plain().visit(ast.parse(source.strip(), mode="eval").body)
     except (SyntaxError, ValueError):
         return None
+    calls = [one for one in ast.walk(body) if isinstance(one, ast.Call) and _function(one) in ("mean", "sum")]
+    if over_rows and any(_elements(one.args[0]) for one in calls if one.args):
+        return None  # the rows are left only where the elements of each were reduced
     compound = set(re.findall(r"[a-z]{2,}(?=[-/][a-z]{2})|(?<=[a-z][-/])[a-z]{2,}", source)) - {*known}
     compound |= letters(body) if re.search(r"\bw/ ", text) else set()  # short for "with"
     is_formula = not compound & letters(body) and _is_formula(body, known)
@@ -164,9 +167,7 @@ def letters(node: ast.AST) -> set[str]:
 
 def _is_formula(body: ast.expr, known: Collection[str]) -> bool:
     """Whether its functions are known and its names may be tensors, numbers and sizes."""
-    if not isinstance(body, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare, ast.Attribute)):
-        return False
-    if isinstance(body, ast.Attribute) and body.attr != "T":
+    if not isinstance(body, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare)) and getattr(body, "attr", "") != "T":
         return False
     if not all(_entry(one) for one in ast.walk(body) if isinstance(one, ast.Call)):
         return False
@@ -184,7 +185,7 @@ def _may_be_tensor(name: str) -> bool:
     told = vocabulary()
     own = {one.name for operation in operations().values() for one in operation.arguments}
     if name in own | {*told["tensors"].split(), *told["tensor_names"]}:
-        return True
+        return len(name) == 1 or name not in told["sizes"]  # a shift or a margin may be a number
     words = {stem(part) for part in name.lower().split("_") if len(part) > 1}
     said = fillers() | operative() | stems(*told["sizes"].values()) | {*told["whole"]}
     return _SHORT.fullmatch(name) is not None and not words & said
@@ -205,16 +206,13 @@ def _entry(node: ast.Call) -> Operation | None:
     return next((operations()[one.operation] for one in sorted(found, key=lambda one: one.option != "")), None)
 
 
-def _reduces(node: ast.AST) -> bool:
-    entry = _entry(node) if isinstance(node, ast.Call) and len(node.args) == 1 else None
-    return entry is not None and entry.kind == "reduce"
-
-
 def _elements(node: ast.AST) -> set[str]:
     """The names of which elements are left, not reduced, in a part of a formula."""
     if isinstance(node, ast.Name):
         return {node.id}
-    return set() if _reduces(node) else set().union(*map(_elements, ast.iter_child_nodes(node)))
+    entry = _entry(node) if isinstance(node, ast.Call) and len(node.args) == 1 else None
+    is_reduced = entry is not None and entry.kind == "reduce"
+    return set() if is_reduced else set().union(*map(_elements, ast.iter_child_nodes(node)))
 
 
 def _has_product(node: ast.AST) -> bool:
@@ -291,7 +289,7 @@ class _Writer:
         self.inner = ""  # the dimension that the last product sums over
         self.within = 0  # how many operations over a dimension stand around
         self.first: Dimensions = ()
-        self.keeps = any(self.roles[one] not in ("number", "size") for one in _elements(self.body))
+        self.keeps = bool(self._tensors(_elements(self.body)))
 
     def _role(self, name: str, uses: set[str]) -> str:
         """Whether a name is a number, a size, a vector, a mask, or a tensor like the first one."""
@@ -378,7 +376,7 @@ class _Writer:
             case ast.Call(args=[one]) if function == "diag":
                 found = self._value(one, wanted[:1])
                 return Value(f"torch.diag({found.code})", found.dimensions * 2)
-            case ast.Call(args=[one]) if function in ("sqrt", "rsqrt") and not self._tensors(one):
+            case ast.Call(args=[one]) if function in ("sqrt", "rsqrt") and not self._tensors(letters(one)):
                 exponent = ast.Constant(0.5 if function == "sqrt" else -0.5)
                 return self._elementwise(ast.BinOp(one, ast.Pow(), exponent), [one, exponent], wanted)
             case ast.Call(args=[_, *_]) if function not in _APART:
@@ -388,8 +386,8 @@ class _Writer:
             raise unread(f'"{_text(node)}" in the formula is not read')
         return self._elementwise(node, parts, wanted)
 
-    def _tensors(self, node: ast.AST) -> set[str]:
-        return {one for one in letters(node) if self.roles[one] not in ("number", "size")}
+    def _tensors(self, said: set[str]) -> set[str]:
+        return {one for one in said if self.roles[one] not in ("number", "size")}
 
     def _name(self, name: str, wanted: Dimensions) -> Value:
         role = self.roles[name]
@@ -463,14 +461,16 @@ class _Writer:
         own = [one.name for one in operation.arguments]
         reduces = entry.kind == "reduce"
         if axis is None and entry.goes_over:
-            over_all = reduces and "." in str(_literal(node.func)) and entry.axis != "last"
-            axis = () if over_all else self.formula.axis
+            is_method = "." in str(_literal(node.func)) and entry.axis != "last"
+            again = not self._tensors(_elements(subject))  # of what has one element per row: mean(logsumexp(x))
+            axis = () if reduces and (is_method or again) else self.formula.axis
         first = None
         is_new = isinstance(subject, ast.Name) and subject.id not in self.values
         if not is_new or operation.arguments[0].dimensions == ("...",) or (len(own) == 1 and wanted):
-            self.within += entry.goes_over
+            inside = entry.goes_over and axis != ()
+            self.within += inside
             first = self._value(subject, wanted)
-            self.within -= entry.goes_over
+            self.within -= inside
             if not first.dimensions:
                 raise unread(f'"{_text(node)}" is a function of a number')
         if len(own) <= len(tensors) or not all(isinstance(one, ast.Name) for one in tensors):
