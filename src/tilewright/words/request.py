@@ -135,7 +135,8 @@ def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | No
     last = [one for _, _, one in said if not any(one.target in some for some in used)]
     defined = {one.target: one.body for _, _, one in said if one is not last[0]} if len(last) == 1 else {}
     formula = last[0].substituted(defined) if len(last) == 1 and len(defined) == len(said) - 1 else None
-    if formula is None or (formula.target in defined):
+    alone = len(said) == 1 and not last[0].target and re.match(r"[a-z]+ ", last[0].text)  # negate x, x + y
+    if formula is None or formula.target in defined or alone:
         return None
     before, after = text[: min(one[0] for one in said)], text[max(one[1] for one in said) :]
     between = text[len(before) : len(text) - len(after)]
@@ -150,7 +151,8 @@ def _formula_at(piece: str, known: set[str]) -> tuple[int, Formula] | None:
     for start in (one.start() for one in re.finditer(r"(?<!\S)\S", whole)):
         target = _TARGET.match(whole, start)
         body = whole[target.end() if target else start :]
-        if re.search(r"[-+*/@^=<>]\s*$", whole[:start]) or not _OPERATOR.search(body) or re.match(r"[a-z]+ \w", body):
+        after_word = start and not target and re.match(r"[a-z]+ ", body)  # subtract y from x * 3
+        if after_word or re.search(r"[-+*/@^=<>]\s*$", whole[:start]) or not _OPERATOR.search(body):
             continue
         try:
             formula = read_formula(body, known)
