@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from tilewright.records import Specification
@@ -97,6 +98,9 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
             raise unread(f'whether "{rest.strip(" ,")}" is the product of the formula or another one is not clear')
         return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
+        if label and problem is None:  # what the formula explains may be named before it
+            with suppress(NotUnderstood):
+                return written(text, read_tokens(text, tokens(_called(text)), shapes), None, shapes)
         raise problem or error from None
 
 
