@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from tilewright.records import Specification
 from tilewright.words.catalogue import names, operations
 from tilewright.words.errors import NotUnderstood, SeveralReadings, unread
-from tilewright.words.formulas import Formula, read_formula
+from tilewright.words.formulas import Formula, letters, read_formula
 from tilewright.words.reading import read_rest, read_tokens
 from tilewright.words.specification import written
 from tilewright.words.steps import Request, Step
@@ -18,23 +19,15 @@ from tilewright.words.tokens import tokens
 
 _MOST_WORDS = 120
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+"
-_UNITS = {
-    "": (1,),
-    "k": (1000, 1024),
-    "m": (10**6, 1 << 20),
-    "thousand": (1000,),
-    "million": (10**6,),
-    "billion": (10**9,),
-}
-_DERIVED: tuple[Callable[[float], float], ...] = (
-    lambda v: 1 - v,
-    lambda v: 1 / v,
-    lambda v: v**0.5,
-    lambda v: v**-0.5,
-    lambda v: v * v,
-    lambda v: v**-2,
-)
+_UNITS = {"": (1,), "k": (1000, 1024), "m": (10**6, 1 << 20)}
+_UNITS |= {"thousand": (1000,), "million": (10**6,), "billion": (10**9,)}
 _PARTS = re.compile(r"(?:[^,;:()\[\].]|\.(?!\s|$)|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\[[^\]]*\])+")
+_LINKS = re.compile(r"(\s(?:where|then|and|with|so|but|ie|i\.e\.|given|is|on|over|in|for|-)\s)")
+_ENDS = re.compile(r",? (?:in|for|on|over|along|with) |, |;|\. |,? (?:and )?then | followed by | -> ")
+_OPERATOR = re.compile(r"[a-zA-Z\])] ?(?:\*\*?|/|@|\+|-|\^) ?[\w(]|\w\(|\.T\b|\d ?\* ?[a-zA-Z(]")
+_TARGET = re.compile(r"(?<![\w.])([A-Za-z]\w*) ?= ?(?!=)")
+_SOME = r"(\w{1,6}(?:(?:,| and|, and) \w{1,6})*)"
+_SCALARS = re.compile(rf"(?:with )?(?:scalars? {_SOME}|{_SOME},? (?:are |is )?(?:both |all )?(?:a )?scalars?)\b")
 _CALL = re.compile(r"(?:\b(?:torch\.)?(?:nn|F|torch|nn\.functional)\.)?\b([A-Za-z_]\w*) ?\(([^()]*)\)")
 
 
@@ -54,7 +47,8 @@ def lost_numbers(text: str, made: Specification, given: bool) -> list[str]:
     """Numbers of a request that nothing of its specification says again, as they are, in k and m, or as a quotient."""
     told = f"{made.reference} {made.description} {' '.join(made.assumptions)}".replace("_", " ")
     values = {float(one) for one in re.findall(_NUMBER, told)}
-    values |= {f(one) for one in values if 1e-30 < one < 1e30 for f in _DERIVED}
+    for one in [one for one in values if 1e-30 < one < 1e30]:
+        values |= {1 - one, 1 / one, one**0.5, one**-0.5, one * one, one**-2}
     text = re.sub(r"(?<![\d.,\[(-])(\d{1,3}(?:,\d{3})+)(?![\d\])])", lambda one: one[1].replace(",", ""), text.lower())
     text = re.sub(r"\[0, ?1\]|\b0 (?:to|and) 1\b", "", text)  # the range of an entry
     if given:  # sizes in the words give way to given shapes
@@ -75,106 +69,109 @@ def _is_among(number: float, units: tuple[int, ...], values: set[float]) -> bool
 
 def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
     problem: NotUnderstood | None = None
-    formula, rest, label = _formula_of(text)
-    if formula is None:
+    numbers = _scalars(text)
+    known = {*shapes, *numbers, *_TARGET.findall(text)}
+    found = _formula_of(text, known)
+    if found is None:
         said = _called(text)
         if re.fullmatch(r"[\w.]+\(.*", said) and not re.search(r"\) \w|\), ", said):
             raise unread(
                 f'"{text}" is not read as a formula; its names may be letters such as x and y, gate, weight and bias'
             )
         try:
-            request = read_tokens(text, tokens(said), shapes)
-            return written(text, request, None, shapes)
+            return written(text, read_tokens(text, tokens(said), shapes), None, shapes)
         except SeveralReadings:
             raise
         except NotUnderstood as error:
-            problem, inside = error, _formula_inside(text)
-            if inside is None:
+            problem, found = error, _formula_inside(text, known)
+            if found is None:
                 raise
-            formula, rest, label = inside
+    formula, rest, label = found
+    numbers = {one: value for one, value in numbers.items() if one in letters(formula.body)}
+    for name in numbers:
+        rest = _SCALARS.sub("", re.sub(rf"\b{name} ?= ?-?[\d.]+", "", rest))
     try:
         request = Request()
-        if rest or label:
+        if rest.strip(" ,;.") or label:
             request = read_rest(text, tokens(_called(rest)), shapes)
             request = _labelled(text, label, request) if label else request
-        return written(text, request, formula, shapes)
+        if any("@" in one.operation.code for one in request.steps) and not re.search(r"\bthen\b|\bfollowed\b", rest):
+            raise unread(f'whether "{rest.strip(" ,")}" is the product of the formula or another one is not clear')
+        return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
+        if label and problem is None:  # what the formula explains may be named before it
+            with suppress(NotUnderstood):
+                return written(text, read_tokens(text, tokens(_called(text)), shapes), None, shapes)
         raise problem or error from None
 
 
-def _formula_of(text: str) -> tuple[Formula | None, str, str]:
+def _scalars(text: str) -> dict[str, str]:
+    """Names that are said to be numbers, each with its value or a usual one of its own."""
+    said = [name for found in _SCALARS.finditer(text) for name in re.findall(r"\w+", found[1] or found[2])]
+    usual = ("2.0", "3.0", "0.5", "-1.5", "0.25", "1.5")
+    given = re.findall(rf"\b([A-Za-z]\w*) ?= ?(-?(?:{_NUMBER}))(?![\w.]| ?[*/+@^(-])", text)
+    return {**dict(zip((one for one in dict.fromkeys(said) if one != "and"), usual, strict=False)), **dict(given)}
+
+
+def _formula_of(text: str, known: set[str]) -> tuple[Formula, str, str] | None:
     """The formula that a request begins with, what is said after it, and what it is called before it."""
-    found = read_formula(text)
-    if found is not None:
-        return found, "", ""
-    label, _colon, rest = text.partition(": ")
-    sized = re.sub(r",? (?:in|for|on|with|over|along|of) .*$", "", rest or text)
-    ends = list(
-        re.finditer(r",? (?:in|for|on|over|along|with) |, |;|\. |,? (?:and )?then | followed by | -> ", rest or text)
-    )
-    for said, before in ((rest, label), (text, "")):
-        for end in [None, *reversed(ends)] if said else ():
-            if end is not None and (said is text) == bool(rest):
-                continue
-            part = said if end is None else said[: end.start()]
-            formula = read_formula(part) if re.search(r"[()*/@^+=-]", part) and _has_operator(part) else None
-            if formula is not None:
-                after = "" if end is None else said[end.start() :]
-                return formula, after, before
-    return None, sized, ""
+    label, _, rest = text.partition(": ")
+    said, label = (rest, label) if rest else (text, "")
+    cuts = [len(said), *(one.start() for one in reversed(list(_ENDS.finditer(said))))]
+    for part, after, before in ((text, "", ""), *((said[:cut], said[cut:], label) for cut in cuts)):
+        if re.search(r"\w ?= ?[a-zA-Z(]", after):
+            return None  # a statement of its own
+        formula = read_formula(part, known) if part is text or _OPERATOR.search(part) else None
+        if formula is not None:
+            return formula, after, before
+    return None
 
 
-def _formula_inside(text: str) -> tuple[Formula, str, str] | None:
+def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | None:
     """The one formula in a sentence, with its definitions substituted; the text after and before it."""
-    said: list[tuple[int, int, str, str]] = []
+    said: list[tuple[int, int, Formula]] = []
     for part in _PARTS.finditer(text):
         at = part.start()
-        for piece in re.split(r"(\s(?:where|then|and|with|so|but|ie|i\.e\.|given|is|on|over|in|for|-)\s)", part[0]):
-            found = _formula_at(piece)
-            if found is not None:
-                said.append((at + found[0], at + found[1], found[2], found[3]))
+        for piece in re.split(_LINKS, part[0]):
+            if found := _formula_at(piece, known):
+                said.append((at + found[0], at + len(piece.rstrip(" .!?")), found[1]))
             at += len(piece)
-    named = {name: f"({body})" for _, _, name, body in said if name}
-    whole = [
-        one
-        for one in said
-        if not any(re.search(rf"\b{one[2]}\b", other[3]) for other in said if one[2] and other is not one)
-    ]
-    if len(whole) != 1 or len({one[2] for one in said}) < len(said):
-        return None
-    body = whole[0][3]
-    for _ in said:
-        for name, value in named.items():
-            if name != whole[0][2]:
-                body = re.sub(rf"\b{name}\b", value.replace("\\", r"\\"), body)
-    formula = read_formula(body)
-    if formula is None or (named.keys() - {whole[0][2]}) & set(re.findall(r"\w+", body)):
+    used = [letters(one.body) - {one.target} for _, _, one in said]
+    last = [one for _, _, one in said if not any(one.target in some for some in used)]
+    defined = {one.target: one.body for _, _, one in said if one is not last[0]} if len(last) == 1 else {}
+    formula = last[0].substituted(defined) if len(last) == 1 and len(defined) == len(said) - 1 else None
+    alone = len(said) == 1 and not last[0].target and re.match(r"[a-z]+ ", last[0].text)  # negate x, x + y
+    if formula is None or formula.target in defined or alone:
         return None
     before, after = text[: min(one[0] for one in said)], text[max(one[1] for one in said) :]
     between = text[len(before) : len(text) - len(after)]
-    for one in said:
-        between = between.replace(text[one[0] : one[1]], " ")
+    for start, end, _ in said:
+        between = between.replace(text[start:end], " ")
     return formula, after.strip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
 
 
-def _formula_at(piece: str) -> tuple[int, int, str, str] | None:
-    """Where the formula at the end of a piece is, the name that it gives a value, and what it is."""
+def _formula_at(piece: str, known: set[str]) -> tuple[int, Formula] | None:
+    """The formula at the end of a piece, and where it begins."""
     whole = piece.rstrip(" .!?")
-    starts = [one.start() for one in re.finditer(r"(?<!\S)\S", whole)]
-    for start in starts:
-        found = re.fullmatch(r"(?:([A-Za-z]\w*) ?= ?(?!=))?(.+)", whole[start:])
-        if found is None or re.search(r"[-+*/@^=<>]\s*$", whole[:start]) or not _has_operator(found[2]):
+    for start in (one.start() for one in re.finditer(r"(?<!\S)\S", whole)):
+        target = _TARGET.match(whole, start)
+        body = whole[target.end() if target else start :]
+        after_word = start and not target and re.match(r"[a-z]+ ", body)  # subtract y from x * 3
+        if after_word or re.search(r"[-+*/@^=<>]\s*$", whole[:start]) or not _OPERATOR.search(body):
             continue
         try:
-            if read_formula(found[2]) is not None and not re.match(r"[a-z]+ ", found[2]):
-                return start, len(whole), found[1] or "", found[2]
+            formula = read_formula(body, known)
         except NotUnderstood:
             return None
+        if formula is not None:
+            return start, replace(formula, target=target[1] if target else "")
     return None
 
 
 def _labelled(text: str, label: str, request: Request) -> Request:
     """What stands before a formula is its name, and may say numbers of it."""
+    if re.search(r"\w\(|[=*^@]", label):
+        raise unread(f'"{text}" has several formulas, and which one is meant is not clear')
     some = tokens(label)
     loose = [one.text for one in some if one.kind in ("number", "shape", "layout", "axis")]
     loose += [one.text for one in some if one.text in ("not", "no", "without", "except", "then", "->", "+")]
@@ -183,10 +180,6 @@ def _labelled(text: str, label: str, request: Request) -> Request:
     named = tuple((one.value[2], one.value[1]) for one in some if one.kind == "size")
     note = f'it is read from the formula; "{label}" is taken for its name'
     return replace(request, settings=(*request.settings, *named), notes=(*request.notes, note))
-
-
-def _has_operator(part: str) -> bool:
-    return re.search(r"[a-zA-Z\])] ?(?:\*\*?|/|@|\+|-|\^) ?[\w(]|\w\(|\.T\b|\d ?\* ?[a-zA-Z(]", part) is not None
 
 
 def _called(text: str) -> str:

@@ -67,11 +67,14 @@ class _Draft:
     # -- statements --
 
     def _formula(self, formula: Formula) -> Value:
-        value = write_formula(formula, self.builder, frozenset(self.given))
+        value = write_formula(formula, self.builder, self.given)
         for name, text in self.request.settings:
             if name not in self.builder.params:
                 raise unread(f"{name} = {text} is said, and the formula has no number {name}")
-            self.builder.assumptions.remove(f"{name} is a number, {self.builder.params[name]} where none is given")
+            usual = self.builder.params[name]
+            self.builder.assumptions = [
+                one for one in self.builder.assumptions if not (usual in one and re.search(rf"\b{name}\b", one))
+            ]
             self.builder.params[name] = str(float(building.number(name, text)))
             self.builder.assume(f"{name} is {text}")
         self.names.append(formula.name)
