@@ -172,7 +172,6 @@ def test_sizes_are_taken_as_they_are_said(words: str, dimensions: dict[str, int]
         ("pixel shuffle 0", "cannot be a multiple of 0"),
         ("batched matmul of A (32,128,64) and B (32,256,64)", "b does not go with the others"),
         ("A @ B.T, A is (32,128,64), B is (32,256,64)", "takes m, k"),
-        ("sliding window attention of 2x4096x32x128", "head_size., which makes too many heads"),
     ],
 )
 def test_sizes_and_dimensions_that_do_not_fit_are_refused(words: str, said: str) -> None:

@@ -216,9 +216,14 @@ def fillers() -> frozenset[str]:
     return frozenset(stem(one) for one in vocabulary()["fillers"].split())
 
 
+_TELLING = frozenset(
+    ("first", "second", "last", "both", "two", "already", "high", "low")
+)  # fillers that matter within a phrase
+
+
 def contents(phrase: str) -> frozenset[str]:
     """The stems of a phrase that say something."""
-    return stems(phrase) - fillers()
+    return stems(phrase) - (fillers() - _TELLING)
 
 
 @cache

@@ -114,7 +114,7 @@ def _describes(some: list[Token], one: Operation) -> bool:
     """Whether the words describe an entry that they do not name: it has most of them, and two at least."""
     said = {t.stem for t in some if t.kind == "word"} - fillers() - harmless()
     own = said & hints(one.name)
-    return (len(own) > 1 and len(own) > 0.6 * len(said)) or bool(of_entry(some, [], one.name)[3])
+    return (len(own) > 2 and len(own) > 0.6 * len(said)) or bool(of_entry(some, [], one.name)[3])
 
 
 def _unknown(words: str, left: list[str], request: Request) -> NotUnderstood:
@@ -307,7 +307,7 @@ class _Attempt(Facts):
             step = self._nearest(place, lambda one: one.operation.goes_over and one.axis is None)
             if step is None:
                 step = self._nearest(place, partial(_goes_over, one.value))
-            explained = any(contents(one.text) <= self._explained(s) for s in self.steps)
+            explained = any(contents(one.text) and contents(one.text) <= self._explained(s) for s in self.steps)
             if step is None or (not step.operation.goes_over and explained):
                 self.left += [] if explained else [one.text]
                 continue

@@ -192,7 +192,7 @@ def _called(text: str) -> str:
         inside = [one for one in inside if not re.fullmatch("[A-Z]", one)]
         found = [one for one in names().get(joined(name), ()) if one.whole]
         settings = [one for one in inside if "=" in one]
-        if not found or len(numbers) + len(settings) != len(inside):
+        if not found or not inside or len(numbers) + len(settings) != len(inside):
             return said[0]
         calls = operations()[found[0].operation].calls or operations()[found[0].operation].bare
         if len(numbers) > len(calls):

@@ -213,7 +213,7 @@ def ordered(some: list[Token], steps: list[Step]) -> list[Step]:
     for place, one in enumerate(steps):
         between = words_in(some, steps[place - 1].end, one.start) if place else []
         if place:
-            _check_order(some, steps[place - 1], one, between)
+            _check_order(some, steps[place - 1], one, between, any(before.operation.leads for before in steps[:place]))
         words = [t for t in between if t not in ("output", "result", "outputs", "applied")]
         applies = bool(run) and (
             some[max(0, run[-1].start - 1)].text in ("apply", "applying") or acts(run[-1]) or "applied" in between
@@ -230,7 +230,7 @@ def ordered(some: list[Token], steps: list[Step]) -> list[Step]:
     return found
 
 
-def _check_order(some: list[Token], one: Step, other: Step, between: list[str]) -> None:
+def _check_order(some: list[Token], one: Step, other: Step, between: list[str], fused: bool) -> None:
     """Refuses neighbours whose order or meaning cannot be told: "sigmoid and tanh", "mean absolute value"."""
     if "first" in between or between == [",", "of"]:
         raise _unordered(some, one, other)
@@ -251,7 +251,7 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str]) 
         or (between and between[0] == "but")
         or between in (["by"], ["with"] if other.operation.name in _MODIFIERS else ["by"])
         or (between == ["of"] and one.operation.name in ("center", "minus_max", "over_sum", "over_max"))
-        or (between in (["+"], ["plus"]) and not one.operation.leads and not acts(other))
+        or (between in (["+"], ["plus"]) and not fused and not acts(other))
         or (between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce"))
         or (between[:1] == ["with"] and not one.operation.leads)
         or (between[:1] == ["with"] and len(between) > 1 and other.operation.kind == "row")
