@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.child.boundary import Wall, enclose
 from tilewright.child.envelope import message_in
 from tilewright.child.inside import leave, open_channel
 from tilewright.importing.calls import CallArgument, CallSpec
@@ -32,10 +33,12 @@ _MOST_OUTPUT = 8 << 20
 
 
 def main(arguments: Sequence[str]) -> int:
-    channel, _ = open_channel(arguments)
+    channel, _ = open_channel(arguments, listens=False)
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))
+    enclose(Wall(programs=True), os.environ["HOME"])
+    channel.listen()
     compiled = ""
     program: Path | str = ""
     while True:
