@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -162,12 +162,14 @@ _MOST_SOURCES = 20_000
 _NO_SOURCES = ("node_modules", "__pycache__", "site-packages", "dist-packages")
 
 
-def source_files(folder: str) -> list[str]:
-    """The source files below a folder: not hidden ones, no links, and not those of a virtual environment."""
+def source_files(folder: str, *, but: Collection[str] = ()) -> list[str]:
+    """The source files below a folder, but not those of some folders in it, hidden ones or a virtual environment's."""
     found: list[str] = []
     looked_at = 0
     for place, folders, files in os.walk(folder):
-        folders[:] = [one for one in folders if one[0] != "." and one not in _NO_SOURCES]
+        folders[:] = [
+            one for one in folders if one[0] != "." and one not in _NO_SOURCES and os.path.join(place, one) not in but
+        ]
         if "pyvenv.cfg" in files:
             folders.clear()
             continue
@@ -216,9 +218,10 @@ def _file_rules(wall: Wall, home: str) -> Iterator[tuple[str, int]]:
         if os.path.isabs(path):
             yield path, _READING | run
     yield from ((path, _READING) for path in (*_SYSTEM_FILES, f"/proc/{os.getpid()}"))
+    whole = {*_interpreter_folders()}
     for folder in (*_module_folders(), *wall.sources):
         yield folder, _LIST
-        yield from ((path, _READ) for path in source_files(folder))
+        yield from ((path, _READ) for path in source_files(folder, but=whole))
     yield from ((path, _READ | _WRITE) for path in _DEVICES)
     if wall.gpu:
         for pattern in _GPU_DEVICES:

@@ -135,6 +135,7 @@ def _of_processes(rules: FilterRules, pid: int) -> Iterator[_Refusal]:
     else:
         yield from map(_Refusal, _NO_PROGRAMS.split())
         yield _Refusal("clone", (_Test(0, 0, _CLONE_THREAD),))
+    if not rules.gpu:
         for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
             yield _Refusal(name, (_Test(0, 0, equal=False),))
     if not rules.signals:
