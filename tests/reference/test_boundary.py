@@ -186,7 +186,9 @@ found = m.openfile('<FOLDER>/secret.txt').read()""",
     # files
     "reading a file": READ,
     "reading with numpy": "import numpy; found = numpy.fromfile('<FOLDER>/secret.txt', dtype='S1').tobytes()",
-    "reading with torch": "import torch as t; found = bytes(t.UntypedStorage.from_file('<FOLDER>/secret.txt', False, 21))",
+    "reading with torch": """
+import torch
+found = bytes(torch.UntypedStorage.from_file('<FOLDER>/secret.txt', False, 21))""",
     "reading /etc": "import pathlib; found = [p.read_text() for p in pathlib.Path('/etc').glob('shadow')]",
     "importing a file elsewhere": "sys.path.insert(0, '<FOLDER>'); import settings; found = settings.KEY",
     "an import hook": """

@@ -30,7 +30,8 @@ from tilewright.child import system_calls
 from tilewright.child.system_calls import FilterRules
 
 VARIABLE = "TILEWRIGHT_BOUNDARY"
-_OFF = "off"
+OFF = "off"
+_PR_SET_DUMPABLE = 4
 _ALONE_WAIT_S = 2.0  # for threads of libraries to end
 _MOST_PROCESSES = 512  # of a child that may start programs, above what its user has
 _CPU_SECONDS = 48 * 3600  # should nothing else end it
@@ -60,7 +61,7 @@ class Wall:
 
 def strength() -> Strength:
     """What children that run foreign code get here."""
-    if os.environ.get(VARIABLE) == _OFF:
+    if os.environ.get(VARIABLE) == OFF:
         return Strength.NONE
     return _available()
 
@@ -77,11 +78,17 @@ def strength_words() -> str:
     found = strength()
     if found is Strength.FULL:
         return f"Landlock (version {_landlock_version()}) and seccomp"
-    if os.environ.get(VARIABLE) == _OFF:
-        return f"switched off by {VARIABLE}={_OFF}"
+    if os.environ.get(VARIABLE) == OFF:
+        return f"switched off by {VARIABLE}={OFF}"
     if found is Strength.PARTIAL:
         return "seccomp without Landlock: references have no network and start nothing, but can read your files"
     return "this system has neither Landlock nor seccomp: references can do what you can"
+
+
+def hide_from_others() -> None:
+    """Keep this process's memory and environment from the other processes of its user, for one that holds keys."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def enclose(wall: Wall, home: str) -> Strength:
@@ -100,7 +107,7 @@ def enclose(wall: Wall, home: str) -> Strength:
         system_calls.install_filter(FilterRules(wall.programs, wall.gpu, signals, writing))
     except OSError as error:
         raise BoundaryError(
-            f"the boundary around foreign code cannot be put up here ({error}); {VARIABLE}={_OFF} runs it without"
+            f"the boundary around foreign code cannot be put up here ({error}); {VARIABLE}={OFF} runs it without"
         ) from error
     return found
 
@@ -140,7 +147,7 @@ def _be_alone() -> None:
         if time.monotonic() > deadline:
             raise BoundaryError(
                 f"{len(others) - 1} threads of libraries run beside the main one, so the boundary around foreign code "
-                f"cannot be put up; {VARIABLE}={_OFF} runs it without"
+                f"cannot be put up; {VARIABLE}={OFF} runs it without"
             )
 
 
