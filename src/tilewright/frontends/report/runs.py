@@ -118,7 +118,7 @@ def verdict_words(verdict: Verdict) -> str:
         case Rejected():
             return verdict.reason
         case records.Unsupported():
-            return "cannot run here"
+            return verdict.reason
 
 
 def why_words(verdict: Verdict) -> str:
