@@ -134,7 +134,7 @@ class RunFolder:
         if not said:
             return attempt
         warnings.warn(said, stacklevel=4)
-        return replace(attempt, verdict=Changed(said))
+        return replace(attempt, verdict=Changed(said), measurement=None, tune=None)
 
     def attempt(self, number: int) -> AttemptFolder:
         """The folder of an attempt, begun or not; number 0 is that of the specification."""
