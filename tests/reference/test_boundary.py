@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -377,6 +379,49 @@ def test_a_fork_bomb_is_ended() -> None:
         answer = ask(made, "while True: os.fork()", seconds=20.0)
         assert "was ended" in answer or "Resource temporarily unavailable" in answer  # too many, or too large
     assert not living(session)
+
+
+@needs_boundary
+def test_no_open_file_is_inherited(world: World) -> None:
+    secret = os.open(world.folder / "secret.txt", os.O_RDONLY)
+    os.set_inheritable(secret, True)
+    try:
+        with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent) as made:
+            code = """
+found = []
+for name in os.listdir('/proc/self/fd'):
+    try:
+        found.append(os.readlink(f'/proc/self/fd/{name}').split(':')[0])
+    except OSError:
+        pass"""
+            found = set(ast.literal_eval(ask(made, code)))
+            assert {one for one in found if not one.startswith("/proc/")} <= {"pipe", "/dev/null"}, found
+    finally:
+        os.close(secret)
+
+
+@needs_boundary
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64, which has a second table of system calls")
+def test_the_calls_of_another_machine_end_it(world: World) -> None:
+    code = """
+import mmap
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(bytes.fromhex('b814000000cd80c3'))  # getpid by way of int 0x80
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+found = 'went on'"""
+    with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent) as made:
+        assert "killed by SIG" in ask(made, code)  # SIGSYS, or SIGSEGV where the machine has no such calls
+
+
+def test_folders_nested_by_the_thousand_do_not_fail_its_owner() -> None:
+    code = """
+for _ in range(3000):
+    os.mkdir('d')
+    os.chdir('d')"""
+    with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent) as made:
+        home = ast.literal_eval(ask(made, "found = os.environ['HOME']"))
+        assert ask(made, code) == "None"
+    subprocess.run(["rm", "-rf", home], check=True)
 
 
 # -- without Landlock, and without either --

@@ -115,7 +115,7 @@ def enclose(wall: Wall, home: str) -> Strength:
 def _limit_processes(wall: Wall) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     if wall.programs and os.getuid():  # the kernel does not count those of root
-        most = _processes_of_user() + _MOST_PROCESSES
+        most = _processes_of_user() + _MOST_PROCESSES * (os.cpu_count() or 1)  # each may have a thread for each core
         _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
         if hard == resource.RLIM_INFINITY or most < hard:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
@@ -289,7 +289,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if rights:
             _called("landlock_add_rule", _ADD, ruleset, _PATH_BENEATH, struct.pack("<Qi", rights, place), 0)
     finally:
-        if not path.startswith("/proc/"):  # a rule for a process holds as long as the entry is in use
+        if not path.startswith("/proc/"):  # which makes an entry anew, without its rule, once nobody has it open
             os.close(place)
 
 

@@ -9,7 +9,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from compileall import compile_dir
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -221,7 +223,16 @@ def start_ahead(*kinds: ReferenceLimits) -> None:
         spares.keep_spare(_key(limits), _started(limits))
 
 
+@cache
+def _compile_ahead() -> None:
+    """Have this package compiled to bytecode on the side: a child behind the boundary cannot keep what it compiles."""
+    if not sys.dont_write_bytecode:
+        package = Path(__file__).parents[1]
+        threading.Thread(target=compile_dir, args=(package,), kwargs={"quiet": 2}, daemon=True).start()
+
+
 def _started(limits: ReferenceLimits) -> SupervisedChild:
+    _compile_ahead()
     held = limits.resident_bytes
     return SupervisedChild(_PROGRAM, resident_bytes=held, answer_bytes=held, environment=_environment(limits))
 
