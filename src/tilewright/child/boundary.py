@@ -113,12 +113,14 @@ def enclose(wall: Wall, home: str) -> Strength:
 
 
 def _limit_processes(wall: Wall) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    limits = {resource.RLIMIT_CPU: _CPU_SECONDS}
     if wall.programs and os.getuid():  # the kernel does not count those of root
-        most = _processes_of_user() + _MOST_PROCESSES * (os.cpu_count() or 1)  # each may have a thread for each core
-        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+        threads = _MOST_PROCESSES * (os.cpu_count() or 1)  # a process may have one for each core
+        limits[resource.RLIMIT_NPROC] = _processes_of_user() + threads
+    for limit, most in limits.items():
+        _, hard = resource.getrlimit(limit)
         if hard == resource.RLIM_INFINITY or most < hard:
-            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+            resource.setrlimit(limit, (most, most))
 
 
 def _processes_of_user() -> int:
@@ -153,7 +155,18 @@ def _be_alone() -> None:
 
 # -- what may be read and written --
 
-_SYSTEM_FOLDERS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/opt/cuda", "/opt/nvidia", "/nix/store", "/gnu/store")
+_SYSTEM_FOLDERS = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt/cuda",
+    "/opt/nvidia",
+    "/nix/store",
+    "/gnu/store",
+)
 _SYSTEM_FILES = (
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/timezone", "/etc/nsswitch.conf"),
     *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/devices", "/proc/modules", "/proc/version"),

@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
 
     import torch  # before the first request, while the parent is busy
 
+    torch.get_num_threads()  # Intel's OpenMP opens a file in /dev/shm when it is first asked, and not later
     setup = message_in(channel.first(), loading.ReferenceSetup)
     function = _load(setup, channel)
     if setup.gpu:
