@@ -29,7 +29,7 @@ from pathlib import Path
 from tilewright.child import system_calls
 from tilewright.child.system_calls import FilterRules
 
-VARIABLE = "TILEWRIGHT_BOUNDARY"
+VARIABLE = "TILEWRIGHT_BOUNDARY"  # "off", or "partial" for one as without Landlock
 OFF = "off"
 _PR_SET_DUMPABLE = 4
 _ALONE_WAIT_S = 2.0  # for threads of libraries to end
@@ -61,9 +61,10 @@ class Wall:
 
 def strength() -> Strength:
     """What children that run foreign code get here."""
-    if os.environ.get(VARIABLE) == OFF:
+    found, wanted = _available(), os.environ.get(VARIABLE)
+    if wanted == OFF:
         return Strength.NONE
-    return _available()
+    return Strength.PARTIAL if wanted == Strength.PARTIAL.value and found is Strength.FULL else found
 
 
 @cache

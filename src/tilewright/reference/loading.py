@@ -40,10 +40,15 @@ def searched_folders(source: str) -> tuple[str, ...]:
     return tuple(one for one in found if os.path.isabs(one))
 
 
-def load_function(source: str, function: str, folder: str, home: Path) -> Callable[..., Any]:
-    """The function that `source` defines. The text is written to a file, so that errors have lines."""
+def write_source(source: str, home: Path) -> Path:
+    """The text as a file, so that errors have lines; before the boundary is up, which may let nothing be written."""
     path = home / FILE_NAME
     path.write_text(source, encoding="utf-8")
+    return path
+
+
+def load_function(path: Path, function: str, folder: str) -> Callable[..., Any]:
+    """The function that the source at `path` defines."""
     if folder:
         sys.path.insert(0, folder)
     sys.argv = [FILE_NAME]

@@ -21,7 +21,7 @@ from tilewright.child.boundary import BoundaryError, enclose
 from tilewright.child.envelope import Envelope, carried_in, message_in
 from tilewright.child.inside import Channel, leave, open_channel
 from tilewright.reference import loading
-from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory
+from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory, write_source
 from tilewright.reference.protocol import ReferenceProblem
 
 _KEPT_BYTES = 512 << 20  # of a GPU's memory
@@ -74,11 +74,12 @@ def _load(setup: loading.ReferenceSetup, channel: Channel) -> Callable[..., Any]
     try:
         _limit(setup)
         os.environ.update(setup.environment)
+        path = write_source(setup.source, Path(os.environ["HOME"]))
         enclose(setup.wall, os.environ["HOME"])
         channel.listen()
         torch.set_num_threads(setup.threads)  # which may start them
         channel.say(loading.TorchImported())
-        function = load_function(setup.source, setup.function, setup.folder, Path(os.environ["HOME"]))
+        function = load_function(path, setup.function, setup.folder)
     except Exception as error:
         channel.say(_reply_to(error, setup))
         return None
