@@ -178,13 +178,13 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 _GPU_DEVICES = ("nvidia*", "nvidia-caps/*", "dxg", "nvhost*", "nvmap")  # of a server, of WSL, of a Jetson
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 
-_SOURCES = (".py", ".pyi", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".c", ".cc", ".cpp", ".cxx")
+_SOURCES = (".py", ".pyi", ".so", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".c", ".cc", ".cpp", ".cxx")
 _MOST_SOURCES = 20_000
 _NO_SOURCES = ("node_modules", "__pycache__", "site-packages", "dist-packages")
 
 
 def source_files(folder: str, *, but: Collection[str] = ()) -> list[str]:
-    """The source files below a folder, but not those of some folders in it, hidden ones or a virtual environment's."""
+    """The source files and compiled modules below a folder; none that are hidden, of a virtual environment, in `but`."""
     found: list[str] = []
     looked_at = 0
     for place, folders, files in os.walk(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import keyword
@@ -26,7 +27,7 @@ from tilewright.records import (
     TensorSpec,
     from_json,
 )
-from tilewright.store import RunFolder, Store, provenance_of, provenance_path
+from tilewright.store import ChangedKernel, RunFolder, Store, provenance_of, provenance_path
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+() -]{0,199}")
@@ -165,8 +166,10 @@ def from_files(paths: Sequence[Path], store: Store | None = None) -> Source:
     if known is None:
         return source
     source = replace(source, licence=known.licence)
-    found = store.library.find(known.task_hash) if store is not None else None
-    task = found.task() if found is not None else None
+    task = None
+    with contextlib.suppress(ChangedKernel):  # that of the library; these files are what counts
+        found = store.library.find(known.task_hash) if store is not None else None
+        task = found.task() if found is not None else None
     if task is None or standing is Standing.EDITED:
         return source
     reference = Reference(task.reference, task.function)
