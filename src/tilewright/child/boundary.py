@@ -184,7 +184,7 @@ _NO_SOURCES = ("node_modules", "__pycache__", "site-packages", "dist-packages")
 
 
 def source_files(folder: str, *, but: Collection[str] = ()) -> list[str]:
-    """The source files and compiled modules below a folder; none that are hidden, of a virtual environment, in `but`."""
+    """The source files and compiled modules below a folder; none hidden, of a virtual environment, or in `but`."""
     found: list[str] = []
     looked_at = 0
     for place, folders, files in os.walk(folder):
