@@ -114,10 +114,12 @@ def test_a_kernel_edited_since_is_marked(tmp_path: Path) -> None:
     folder = copied(RUNS / "rmsnorm", tmp_path)
     kernel = folder.path / "attempts" / "0001" / "kernel.cu"
     kernel.write_text(kernel.read_text() + "// a little faster\n")
-    source = from_run(folder)
+    with pytest.warns(UserWarning, match=r"kernel\.cu was changed after it was verified.*tilewright check /"):
+        source = from_run(folder)
     assert source.standing is Standing.EDITED
     assert verification_text(source) == (
-        "This kernel is not verified: the file was changed by hand since it was judged."
+        "This kernel is not verified: the file was changed by hand since it was judged; check it with: "
+        "tilewright check FILE.cu."
     )
     assert measurement_text(source) == "No measurement is on record."
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.models import BadModelName, ModelError, ModelUnavailable, open_model
+from tilewright.models.protocol import MOST_REPLY_BYTES, ReplyTooLarge
 from tilewright.models.relay_model import RelayModel
 from tilewright.records import Message, Question, Reply, Role, StopReason, Usage
 
@@ -199,3 +201,19 @@ def test_a_directory_is_one_run_s_at_a_time(tmp_path: Path) -> None:
         ask(second)
     first.close()
     assert ask(second)[0].text == "so"
+
+
+@pytest.mark.parametrize("size", [MOST_REPLY_BYTES + 1, 400 << 20])
+def test_a_huge_reply_is_refused_without_being_read(tmp_path: Path, size: int) -> None:
+    with (tmp_path / "0003-1.reply.md").open("wb") as file:
+        file.truncate(size)
+    model = relay(tmp_path)
+    model._ask = lambda question: None  # type: ignore[method-assign]  # it lies there already
+    tracemalloc.start()
+    try:
+        with pytest.raises(ReplyTooLarge, match=r"reply\.md has \d+ MiB or more, and a reply may have 4 MiB; send"):
+            ask(model)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    model.close()

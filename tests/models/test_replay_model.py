@@ -72,3 +72,10 @@ def test_a_reply_may_take_its_time(run: Path) -> None:
 def test_an_id_of_another_form(run: Path, name: str) -> None:
     with pytest.raises(ValueError, match="is like 0003-1"):
         ReplayModel(run).complete(replace(QUESTION, id=name), lambda text: None)
+
+
+def test_a_huge_reply_is_refused_without_being_read(run: Path) -> None:
+    with (run / "attempts" / "0003" / "reply-2.json").open("r+b") as file:
+        file.truncate(400 << 20)
+    with pytest.raises(ModelError, match=r"reply-2\.json has 400 MiB or more, and a reply may have 4 MiB"):
+        ReplayModel(run).complete(QUESTION, lambda text: None)

@@ -23,7 +23,8 @@ from tests.models.servers import (
     Trouble,
 )
 
-from tilewright.models import Model, ModelRejected, ModelUnavailable, RetryPolicy, open_model
+from tilewright.models import Model, ModelRejected, ModelUnavailable, RetryPolicy, open_model, service
+from tilewright.models.protocol import ReplyTooLarge
 from tilewright.models.service import shown_address
 from tilewright.records import Message, Question, Reply, Role, StopReason, Usage, to_json
 
@@ -471,3 +472,15 @@ def test_a_question_that_is_given_up_says_what_it_cost(provider: str) -> None:
     with serve(provider, lambda body: TEXT, [Cut(9)] * 3) as server, pytest.raises(ModelUnavailable) as caught:
         ask(server, provider)
     assert caught.value.cut.usage.output_tokens == 3 * (6 if provider == "anthropic" else 8)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_reply_without_end_is_given_up(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MOST_REPLY_BYTES", 100)
+    with serve(provider, lambda body: Answer("kernel " * 2000)) as server:
+        model, texts = model_at(server, provider), []
+        with pytest.raises(ReplyTooLarge, match=r"the reply of \S+ has 4 MiB or more, and a reply may have 4 MiB"):
+            model.complete(QUESTION, texts.append)
+        model.close()
+    assert len("".join(texts)) < 14_000, "the rest was not read"
+    assert len(server.requests) == 1, "it was not asked again"

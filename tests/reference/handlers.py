@@ -35,3 +35,11 @@ def evaluate(function: Callable[..., Any], request: EvaluationRequest) -> Evalua
 
 def broken(function: Callable[..., Any], request: int) -> int:
     raise KeyError("ours")
+
+
+def run(function: Callable[..., Any], request: str) -> str:
+    """What the function makes of a text, or what it fails with."""
+    try:
+        return repr(function(request))
+    except BaseException as error:
+        return f"failed: {error!r}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.reference import ReferenceProblem
-from tilewright.reference.loading import load_function
+from tilewright.reference.loading import load_function, write_source
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +30,11 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_sources_that_cannot_be_loaded(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ReferenceProblem, match=message):
-        load_function(source, "f", "", tmp_path)
+        load_function(write_source(source, tmp_path), "f", "")
 
 
 def test_neighbours_of_a_file_can_be_imported(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     (tmp_path / "beside" / "neighbour_of_a_test.py").write_text("FACTOR = 3\n")
     source = "from neighbour_of_a_test import FACTOR\ndef f(x): return x * FACTOR\n"
-    assert load_function(source, "f", str(tmp_path / "beside"), tmp_path)(2) == 6
+    assert load_function(write_source(source, tmp_path), "f", str(tmp_path / "beside"))(2) == 6

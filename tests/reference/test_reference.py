@@ -85,7 +85,7 @@ def ask(reference: Reference, what: int, seconds: float = 300.0) -> tuple[float,
 def reference() -> Iterator[Reference]:
     os.environ["SOME_API_KEY"] = os.environ["CUDA_TOKEN"] = "secret"
     limits = ReferenceLimits(resident_bytes=3 << 30, address_bytes=2 << 30, load_seconds=300)
-    with Reference(SOURCE, "act", limits=limits, folder=Path(__file__).parent) as made:
+    with Reference(SOURCE, "act", limits=limits, folder=Path(__file__).parent, programs=True) as made:
         del os.environ["SOME_API_KEY"], os.environ["CUDA_TOKEN"]
         yield made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from tilewright.records import (
     Attempt,
     Budget,
@@ -66,14 +68,16 @@ def attempt(
     verdict: Verdict = PASSED,
     measurement: Measurement | None = None,
     stage: Stage = Stage.STRUCTURE,
+    text: str = "",
 ) -> Attempt:
+    """`text`: of its file; without it the record has no identity of one."""
     return Attempt(
         number=number,
         step=number,
         stage=Stage.DRAFT if number == 1 else stage,
         parent=None if number == 1 else 1,
         summary=f"step {number}",
-        kernel=f"{number:020x}",
+        kernel=hashlib.sha256(text.encode()).hexdigest()[:20] if text else f"{number:x}",
         verdict=verdict,
         measurement=modelled(time_us) if time_us else measurement,
         tune=TuneResult((((("WARPS", 4),), 2.0),), (("WARPS", 4),)),

@@ -79,7 +79,7 @@ def test_the_library_and_new_runs_are_whole_or_absent(tmp_path: Path) -> None:
     for number in range(3):
         folder = store.create_run(TASK, SETTINGS, ENVIRONMENT)
         folder.attempt(1).save_text("kernel.cu", KERNEL_TEXT)
-        folder.attempt(1).finish(attempt(1, 5.0 + number))
+        folder.attempt(1).finish(attempt(1, 5.0 + number, text=KERNEL_TEXT))
     chance = random.Random(7)
     for _ in range(8):
         child = start("-c", ADDING, store.home)

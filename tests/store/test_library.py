@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, KERNEL_TEXT, SETTINGS, TASK, attempt
 
 from tilewright.frontends.report.runs import found_words
-from tilewright.records import Attempt, Measured, Passed, Task, Timing
-from tilewright.store import RunFolder, Store, StoreError
+from tilewright.records import Attempt, Changed, Measured, Passed, Task, Timing
+from tilewright.store import ChangedKernel, RunFolder, Store, StoreError
 
 
 @pytest.fixture
@@ -18,11 +19,15 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
 
 
+def digest(number: int) -> str:
+    return hashlib.sha256(f"{KERNEL_TEXT}// {number}\n".encode()).hexdigest()[:20]
+
+
 def made(store: Store, *attempts: Attempt, task: Task = TASK) -> RunFolder:
     folder = store.create_run(task, SETTINGS, ENVIRONMENT)
     for one in attempts:
         folder.attempt(one.number).save_text("kernel.cu", f"{KERNEL_TEXT}// {one.number}\n")
-        folder.attempt(one.number).finish(one)
+        folder.attempt(one.number).finish(replace(one, kernel=digest(one.number)))
     return folder
 
 
@@ -103,3 +108,45 @@ def test_a_damaged_entry_is_as_good_as_absent(store: Store) -> None:
     (kept.folder / "entry.json").write_text("{")
     assert store.library.find(TASK.hash) is None
     assert store.library.all() == ()
+
+
+CHANGED = r"double_it\.cu was changed after it was verified, .* tilewright check \S*double_it\.cu --reference double-it"
+
+
+def test_a_kernel_that_was_changed_is_not_handed_over(store: Store) -> None:
+    kept = store.library.add(made(store, attempt(1, 10.0)))
+    kept.path.write_text("// mine")
+    with pytest.raises(ChangedKernel, match=f"{CHANGED}.*, or make it again with --fresh"):
+        store.library.find(TASK.hash)
+    with pytest.raises(ChangedKernel, match=CHANGED):
+        kept.text()
+    with pytest.warns(UserWarning, match=CHANGED):
+        assert store.library.all() == ()
+
+
+def test_another_kernel_of_the_task_is_given_instead(store: Store) -> None:
+    slow, fast = store.library.add(made(store, attempt(1, 10.0))), store.library.add(made(store, attempt(1, 4.0)))
+    fast.path.write_text("// mine")
+    with pytest.warns(UserWarning, match=CHANGED):
+        found = store.library.find(TASK.hash)
+    assert found is not None
+    assert found.folder == slow.folder
+
+
+def test_the_run_puts_its_own_kernel_back(store: Store) -> None:
+    folder = made(store, attempt(1, 10.0))
+    store.library.add(folder).path.write_text("// mine")
+    assert store.library.add(folder).text() == f"{KERNEL_TEXT}// 1\n"
+
+
+def test_an_attempt_whose_file_was_changed_has_not_passed(store: Store) -> None:
+    folder = made(store, attempt(1, 10.0), attempt(2, 5.0))
+    (folder.attempt(2).path / "kernel.cu").write_text("// mine")
+    with pytest.warns(UserWarning, match=r"0002/kernel\.cu was changed after it was verified"):
+        run = folder.load()
+    assert run.best is not None
+    assert run.best.number == 1
+    assert isinstance(run.attempts[1].verdict, Changed)
+    assert run.attempts[1].verdict.reason == "changed since"
+    with pytest.warns(UserWarning, match="changed after"):
+        assert store.library.add(folder).entry.attempt == 1

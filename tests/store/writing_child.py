@@ -37,7 +37,7 @@ def work(folder: RunFolder, ledger: Path) -> None:
     place.save_text("kernel.cu", f"// {number}\n" * 500)
     place.remember("verdict", Verdict, lambda: PASSED)
     place.remember("measurement", Measurement | None, lambda: modelled(float(number)))
-    place.finish(attempt(number, 100.0 / number))
+    place.finish(attempt(number, 100.0 / number, text=f"// {number}\n" * 500))
     if number % 4 == 0:
         folder.end(Ending.ATTEMPTS)
         hints = (*run.settings.hints, (number, "go on"))

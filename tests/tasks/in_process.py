@@ -16,7 +16,7 @@ from tilewright.devices.protocol import Closing, Device
 from tilewright.playbook import understanding
 from tilewright.records import Dimension, Execution, Job, Origin, Task, TensorInput, from_json, to_json
 from tilewright.reference import ReferenceProblem, loading
-from tilewright.reference.loading import load_function
+from tilewright.reference.loading import load_function, write_source
 from tilewright.tasks import drafts, gradients
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
 from tilewright.tasks.questions import degenerate_reason, lint_reference
@@ -33,7 +33,7 @@ class HereReference(Closing):
         with pytest.MonkeyPatch.context() as patch:  # which a child would keep for itself
             patch.setattr(sys, "argv", sys.argv)
             patch.setattr(sys, "path", [*sys.path])
-            self.function = load_function(source, function, os.fspath(folder), Path(self._home.name))
+            self.function = load_function(write_source(source, Path(self._home.name)), function, os.fspath(folder))
 
     def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0, *results: Any) -> Any:
         module, _, name = handler.partition(":")

@@ -20,7 +20,7 @@ _ABANDONED_S = 86400.0
 # stays with the parent.
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "TZ")
 _KEPT_PREFIXES = ("CUDA_", "NVIDIA_", "PYTORCH_", "TILEWRIGHT_", "LC_", "OMP_")
-_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
+_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
 
 
 def child_environment(home: str) -> dict[str, str]:
@@ -54,7 +54,8 @@ def make_home() -> str:
 def remove_home(home: str, owner: int) -> None:
     """Remove a home, in the process that made it: a forked copy of that leaves it alone."""
     if os.getpid() == owner:
-        shutil.rmtree(home, ignore_errors=True)
+        with contextlib.suppress(RecursionError):  # foreign code may have nested folders by the thousand: they stay
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def remove_own_home() -> None:

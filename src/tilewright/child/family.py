@@ -53,8 +53,8 @@ def _children(pid: int) -> Iterator[int]:
                 yield from map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
 
 
-def strays(session: int, home: str) -> list[int]:
-    """What a dead process left: processes of its session, or with its home in their environment.
+def kill_strays(session: int, home: str) -> None:
+    """Kill what a dead process left: processes of its session, or with its home in their environment.
 
     The one thing here that looks at every process of the machine.
     """
@@ -62,10 +62,12 @@ def strays(session: int, home: str) -> list[int]:
     found = []
     for pid in _table():
         with contextlib.suppress(OSError, IndexError, ValueError):
-            own = int(_stat(pid)[3]) == session
-            if own or mark in Path(f"/proc/{pid}/environ").read_bytes():
+            group, own = map(int, _stat(pid)[2:4])
+            if own == group == session:  # with all of its group, so that none can fork meanwhile
+                os.killpg(session, signal.SIGKILL)
+            if own == session or mark in Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)
-    return found
+    kill(found)
 
 
 def _table() -> list[int]:

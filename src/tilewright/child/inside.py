@@ -32,11 +32,21 @@ class Channel:
         self._replies = replies
         self._own = os.getpid()
         self._asked: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
-        source = os.dup(0)
+        self._stream = EnvelopeStream()
+        self._source = os.dup(0)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)  # no other code reads the requests
         os.close(nothing)
-        threading.Thread(target=self._listen, args=(source,), name="parent", daemon=True).start()
+
+    def listen(self) -> None:
+        """From now on, hear the parent while other code runs, and end with it."""
+        threading.Thread(target=self._listen, name="parent", daemon=True).start()
+
+    def first(self) -> Envelope:
+        """What is asked before `listen`: this process has one thread still."""
+        while self._asked.empty():
+            self._hear()
+        return self._asked.get()
 
     def next(self) -> Envelope:
         return self._asked.get()
@@ -51,24 +61,35 @@ class Channel:
         except BrokenPipeError:
             os._exit(0)
 
-    def _listen(self, source: int) -> None:
-        stream = EnvelopeStream()
+    def _listen(self) -> None:
+        while True:
+            self._hear()
+
+    def _hear(self) -> None:
         try:
-            while received := os.read(source, _READ_BYTES):
-                for envelope in stream.feed(received):
-                    self._asked.put(envelope)
+            received = os.read(self._source, _READ_BYTES)
+            for envelope in self._stream.feed(received):
+                self._asked.put(envelope)
         except EnvelopeError as error:
             sys.stderr.write(f"the parent sent something that is no message: {error}\n")
             os._exit(4)
+        if not received:
+            self._end_with_parent()
+
+    def _end_with_parent(self) -> None:
         remove_own_home()
-        kill_below(self._own)
-        if os.getpgrp() == self._own:
-            os.killpg(0, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # inside a boundary, which leaves nobody else to kill
+            kill_below(self._own)
+            if os.getpgrp() == self._own:
+                os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
 
-def open_channel(arguments: Sequence[str]) -> tuple[Channel, list[str]]:
-    """Become a supervised child; returns the way to the parent, and the arguments that are the program's own."""
+def open_channel(arguments: Sequence[str], *, listens: bool = True) -> tuple[Channel, list[str]]:
+    """Become a supervised child; returns the way to the parent, and the arguments that are the program's own.
+
+    A program that puts a boundary around itself first (`boundary.enclose`) calls `listen` afterwards.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--replies", type=int, required=True, help="descriptor to answer on")
     parser.add_argument("--parent", type=int, help="process to die with")
@@ -82,7 +103,10 @@ def open_channel(arguments: Sequence[str]) -> tuple[Channel, list[str]]:
     if options.parent is not None and os.getppid() != options.parent:
         os._exit(0)  # it went before the kernel was asked
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of a CUDA process is tens of gigabytes
-    return Channel(options.replies), rest
+    channel = Channel(options.replies)
+    if listens:
+        channel.listen()
+    return channel, rest
 
 
 def leave(status: int) -> None:

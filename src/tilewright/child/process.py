@@ -30,6 +30,7 @@ T = TypeVar("T")
 TICK_S = 0.1  # how often limits are looked at while nothing arrives
 OWN_MEMORY_S = 0.1  # between two looks at the child's memory, however many messages pass
 WHOLE_MEMORY_S = 0.5  # between two looks at that of all that it started too
+MOST_PROCESSES = 512  # that it may have started and that still run
 DYING_WAIT_S = 10.0  # a process that dies by itself has its CUDA context torn down too
 END_WAIT_S = 20.0  # a process whose kernel hangs can outlive SIGKILL until the driver has torn its context down
 _READ_BYTES = 1 << 20
@@ -268,7 +269,10 @@ class SupervisedChild:
         held = self.held_bytes
         if now >= self._next_whole_look:
             self._next_whole_look = now + WHOLE_MEMORY_S
-            held += family.resident_bytes(family.descendants(self.pid))
+            below = family.descendants(self.pid)
+            if len(below) > MOST_PROCESSES:
+                return self._ended(EndedBy.MEMORY, f"it has {len(below)} processes and may have {MOST_PROCESSES}")
+            held += family.resident_bytes(below)
         if held <= self._resident_limit:
             return None
         limits = f"it held {held >> 20} MiB of host memory and may hold {self._resident_limit >> 20} MiB"
@@ -316,7 +320,7 @@ class SupervisedChild:
                 os.killpg(self.pid, signal.SIGKILL)
             self._await_end(END_WAIT_S)
         if not lived or self._process.returncode not in (None, -signal.SIGKILL):  # it died before we came
-            family.kill(family.strays(self.pid, self._home))
+            family.kill_strays(self.pid, self._home)
         with contextlib.suppress(OSError):
             self._hear_errors()
         self._close()

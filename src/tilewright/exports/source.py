@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import keyword
@@ -15,8 +16,18 @@ from typing import Any
 
 from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import Arguments, KernelFile, Op, TunedChoices, parse, print_op
-from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, TensorSpec, from_json
-from tilewright.store import RunFolder, Store, provenance_of, provenance_path
+from tilewright.records import (
+    UNSTATED,
+    CaseStatus,
+    Changed,
+    Passed,
+    Provenance,
+    RecordError,
+    Task,
+    TensorSpec,
+    from_json,
+)
+from tilewright.store import ChangedKernel, RunFolder, Store, provenance_of, provenance_path
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+() -]{0,199}")
@@ -46,7 +57,7 @@ _WHY_NOT_VERIFIED = {
     "again with: tilewright make REQUEST --start FILE.cu --attempts 1",
     Standing.DEGENERATE: "the task's answers prove nothing",
     Standing.FAILED: "the referee rejected it",
-    Standing.EDITED: "the file was changed by hand since it was judged",
+    Standing.EDITED: "the file was changed by hand since it was judged; check it with: tilewright check FILE.cu",
     Standing.UNJUDGED: "no run has judged this file",
 }
 
@@ -95,10 +106,10 @@ def from_run(folder: RunFolder) -> Source:
         raise NotExportable(f"run {run.id} has no kernel yet; go on with: tilewright resume {run.id}")
     file = parse(folder.attempt(attempt.number).text("kernel.cu"), f"{run.task.name}.cu")
     standing = Standing.VERIFIED
-    if best is None:
-        standing = Standing.FAILED
-    elif not has_identity(file, best.kernel):
+    if isinstance(attempt.verdict, Changed):
         standing = Standing.EDITED
+    elif best is None:
+        standing = Standing.FAILED
     elif run.task.degenerate:
         standing = Standing.DEGENERATE
     elif isinstance(best.verdict, Passed) and best.verdict.is_provisional:
@@ -155,8 +166,10 @@ def from_files(paths: Sequence[Path], store: Store | None = None) -> Source:
     if known is None:
         return source
     source = replace(source, licence=known.licence)
-    found = store.library.find(known.task_hash) if store is not None else None
-    task = found.task() if found is not None else None
+    task = None
+    with contextlib.suppress(ChangedKernel):  # that of the library; these files are what counts
+        found = store.library.find(known.task_hash) if store is not None else None
+        task = found.task() if found is not None else None
     if task is None or standing is Standing.EDITED:
         return source
     reference = Reference(task.reference, task.function)

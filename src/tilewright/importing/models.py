@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.child.boundary import Wall, enclose
 from tilewright.child.envelope import message_in
 from tilewright.child.inside import leave, open_channel
 from tilewright.importing.calls import CallArgument, CallSpec
@@ -32,10 +33,12 @@ _MOST_OUTPUT = 8 << 20
 
 
 def main(arguments: Sequence[str]) -> int:
-    channel, _ = open_channel(arguments)
+    channel, _ = open_channel(arguments, listens=False)
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))
+    enclose(Wall(programs=True), os.environ["HOME"])
+    channel.listen()
     compiled = ""
     program: Path | str = ""
     while True:
@@ -57,7 +60,7 @@ def compile_program(text: str, folder: Path, seconds: float) -> Path | str:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return "no C++ compiler was found (c++, g++ or clang++); install one: it runs the launcher to see its launches"
-    source, program = folder / "host.cpp", folder / "host"
+    source, linked, program = folder / "host.cpp", folder / "linked", folder / "host"
     command = [compiler, "-std=c++17", "-O0", "-w", "-fno-diagnostics-color", "-I", str(folder)]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,8 +73,14 @@ def compile_program(text: str, folder: Path, seconds: float) -> Path | str:
     elif not (compiled := folder / "recording_host.hpp.gch").exists():  # pays from the second program on
         run("-x", "c++-header", str(shared), "-o", str(compiled))
     source.write_text(text, "utf-8")
-    done = run(str(source), "-o", str(program))
-    return program if done.returncode == 0 else done.stderr[:20_000] or "the C++ compiler failed"
+    done = run(str(source), "-o", str(linked))
+    if done.returncode:
+        return done.stderr[:20_000] or "the C++ compiler failed"
+    # The boundary lets nobody change a mode, and linkers make a file executable by that.
+    program.unlink(missing_ok=True)
+    with open(program, "xb", opener=lambda path, flags: os.open(path, flags, 0o700)) as file:
+        file.write(linked.read_bytes())
+    return program
 
 
 def run_program(program: Path, calls: Sequence[str], seconds: float) -> HostAnswer:

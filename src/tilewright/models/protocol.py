@@ -33,6 +33,19 @@ class ModelError(NoReply):
     """Asking a model failed: one sentence with what is wrong and what to do. It never holds a key."""
 
 
+MOST_REPLY_BYTES = 4 << 20  # a kernel file has some thousands; more is no answer, and would only fill the memory
+
+
+class ReplyTooLarge(ModelError):
+    """A reply that is far larger than any kernel file."""
+
+    def __init__(self, what: str, size: int) -> None:
+        super().__init__(
+            f"{what} has {max(size >> 20, MOST_REPLY_BYTES >> 20):,} MiB or more, and a reply may have "
+            f"{MOST_REPLY_BYTES >> 20} MiB; send a kernel file or edits of one, and resume the run"
+        )
+
+
 class BadModelName(ModelError):
     """Not `provider:model`, or a provider that is not known."""
 

@@ -22,11 +22,13 @@ from typing import TextIO
 
 from tilewright.models.prices import NOTHING, Price
 from tilewright.models.protocol import (
+    MOST_REPLY_BYTES,
     BadModelName,
     ModelError,
     ModelUnavailable,
     OnText,
     Provider,
+    ReplyTooLarge,
     say_on_stderr,
 )
 from tilewright.models.service import estimated_usage
@@ -128,6 +130,8 @@ class RelayModel:
                 raise ModelUnavailable(f"nobody wrote {reply} in {self._timeout_s:g} s; answer it and resume the run")
             time.sleep(self._poll_s)
             now = _look(reply)
+            if now is not None and now[0] > MOST_REPLY_BYTES:
+                raise ReplyTooLarge(f"the reply {reply}", now[0])
             if now is not None and now == seen:
                 return _read(reply)
             seen = now
@@ -160,7 +164,11 @@ def _look(path: Path) -> tuple[int, int, int] | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MOST_REPLY_BYTES + 1)  # it may have grown meanwhile
+        if len(content) > MOST_REPLY_BYTES:
+            raise ReplyTooLarge(f"the reply {path}", len(content))
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"the reply {path} cannot be read as UTF-8 text ({error}); write it again") from None
 

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from tilewright.models.prices import Price
-from tilewright.models.protocol import BadModelName, ModelError, NoRecordedReply, OnText, Provider
+from tilewright.models.protocol import (
+    MOST_REPLY_BYTES,
+    BadModelName,
+    ModelError,
+    NoRecordedReply,
+    OnText,
+    Provider,
+    ReplyTooLarge,
+)
 from tilewright.records import Question, RecordError, Reply, from_json
 
 T = TypeVar("T")
+_MOST_FILE_BYTES = 6 * MOST_REPLY_BYTES  # JSON may write a letter with six
 _ID = re.compile(r"(\d{4,})-([1-9]\d*)")
 
 
@@ -58,6 +67,9 @@ class ReplayModel:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
+        size = path.stat().st_size
+        if size > _MOST_FILE_BYTES:
+            raise ReplyTooLarge(str(path), size)
         return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None

@@ -19,12 +19,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tilewright.models.prices import Price, find_price
 from tilewright.models.protocol import (
+    MOST_REPLY_BYTES,
     MissingKey,
     ModelError,
     ModelRejected,
     ModelUnavailable,
     OnText,
     Opening,
+    ReplyTooLarge,
     RetryPolicy,
     Scrubber,
     key_of,
@@ -213,6 +215,8 @@ class ServiceModel(ABC):
                 for event in self._events(stream, answer):
                     if text := answer.add(event):
                         incoming.add(text)
+                    if len(answer.text) > MOST_REPLY_BYTES:
+                        raise ReplyTooLarge(f"the reply of {self.name}", len(answer.text))
             if not answer.whole:
                 raise StreamCut("the stream ended before the reply did")
         except Exception:

@@ -64,7 +64,7 @@ def verdict_words(verdict: records.Verdict) -> str:
     if isinstance(verdict, records.Passed):
         return "right, provisionally" if verdict.is_provisional else "right"
     if isinstance(verdict, records.Unsupported):
-        return "not runnable here"
+        return verdict.reason
     evidence = verdict.evidence
     detail = ""
     match evidence:
@@ -99,6 +99,8 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
     """The full description for an author, with the lines of the kernel file `source` that it names."""
     if isinstance(verdict, records.Passed):
         return _passed(verdict)
+    if isinstance(verdict, records.Changed):
+        return verdict.message
     if isinstance(verdict, records.Unsupported):
         return f"It could not be run here, so it is neither right nor wrong: {verdict.message}"
     lines = source.split("\n") if source else []

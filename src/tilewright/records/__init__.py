@@ -4,6 +4,7 @@ Every public name of a module here is a name of this package, so public names mu
 """
 
 from tilewright.records.build import *
+from tilewright.records.changed_files import *
 from tilewright.records.dtypes import *
 from tilewright.records.emulation import *
 from tilewright.records.execution import *

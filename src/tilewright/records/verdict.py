@@ -363,8 +363,22 @@ class Unsupported(Displayed):
 
     message: str
 
+    @property
+    def reason(self) -> str:
+        """A word or two for tables."""
+        return "cannot run here"
 
-Verdict = Passed | Rejected | Unsupported
+
+@dataclass(frozen=True)
+class Changed(Unsupported):
+    """It passed, and its file was changed since. The message says which, and what to do; it is never stored."""
+
+    @property
+    def reason(self) -> str:
+        return "changed since"
+
+
+Verdict = Passed | Rejected | Unsupported | Changed
 
 _REASONS: dict[type, str] = {
     BadReply: "no usable reply",

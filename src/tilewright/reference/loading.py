@@ -3,27 +3,52 @@ format."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.child.boundary import Wall
 from tilewright.child.envelope import Envelope, EnvelopeError, carried_in, message_in
 from tilewright.records import Completed, Execution, ReturnedTensor, SharedTensor
 from tilewright.reference.protocol import ReferenceProblem
 
 FILE_NAME = "tilewright_reference.py"
 _LONGEST_MESSAGE = 2000
+_SEARCHED = re.compile(r"^import sys; sys\.path\.insert\(0, (?P<folder>'.*'|\".*\")\)  # for ", re.MULTILINE)
 
 
-def load_function(source: str, function: str, folder: str, home: Path) -> Callable[..., Any]:
-    """The function that `source` defines. The text is written to a file, so that errors have lines."""
+def search_line(folder: str, names: Iterable[str]) -> str:
+    """The line of a source that has it find the files beside the one it came from."""
+    return f"import sys; sys.path.insert(0, {folder!r})  # for {', '.join(names)}"
+
+
+def searched_folders(source: str) -> tuple[str, ...]:
+    """The folders that such lines name: their source files may be read, and no others outside the child's own."""
+    found = []
+    for line in _SEARCHED.finditer(source):
+        with contextlib.suppress(SyntaxError, ValueError):
+            found.append(str(ast.literal_eval(line["folder"])))
+    return tuple(one for one in found if os.path.isabs(one))
+
+
+def write_source(source: str, home: Path) -> Path:
+    """The text as a file, so that errors have lines; before the boundary is up, which may let nothing be written."""
     path = home / FILE_NAME
     path.write_text(source, encoding="utf-8")
+    return path
+
+
+def load_function(path: Path, function: str, folder: str) -> Callable[..., Any]:
+    """The function that the source at `path` defines."""
     if folder:
         sys.path.insert(0, folder)
     sys.argv = [FILE_NAME]
@@ -93,6 +118,7 @@ class ReferenceSetup:
     threads: int
     address_bytes: int | None  # beyond torch's own; None: unlimited
     file_bytes: int
+    wall: Wall  # what it needs beyond its own folder
     environment: tuple[tuple[str, str], ...] = ()  # further variables of the process
     gpu: bool = False  # whether it may use the GPU
 

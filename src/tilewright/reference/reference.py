@@ -9,10 +9,13 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from compileall import compile_dir
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tilewright.child.boundary import Wall
 from tilewright.child.envelope import Envelope, message
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
 from tilewright.devices.protocol import Closing, Device
@@ -89,6 +92,8 @@ class Reference(Closing):
     """A function that `source` defines, in a child process that starts at once and is replaced when it dies.
 
     Importing torch takes seconds, so start one early and keep it. Threads may share it; calls are serialised.
+    It runs inside a boundary (`child.boundary`): it has a folder of its own, the installed packages, and the source
+    files in `folder`. `programs`: it may start programs in there, as one that sees a GPU may, for torch.compile.
     `interrupt` is polled ten times a second; when it returns true, the current call is abandoned with `Interrupted`.
     """
 
@@ -99,6 +104,7 @@ class Reference(Closing):
         *,
         limits: ReferenceLimits | None = None,
         folder: str | os.PathLike[str] = "",
+        programs: bool = False,
         interrupt: Callable[[], bool] = uninterrupted,
     ) -> None:
         self._interrupt = interrupt
@@ -108,8 +114,10 @@ class Reference(Closing):
         place = os.path.abspath(folder) if os.fspath(folder) else ""
         cache = compile_cache(source) if self._limits.gpu else None
         environment = ((VARIABLE, str(cache)),) if cache is not None else ()
+        folders = (*((place,) if place else ()), *loading.searched_folders(source))
+        wall = Wall(folders, (str(cache),) if cache else (), programs or self._limits.gpu, self._limits.gpu)
         self._setup = loading.ReferenceSetup(
-            source, function, place, threads, bound, self._limits.file_bytes, environment, self._limits.gpu
+            source, function, place, threads, bound, self._limits.file_bytes, wall, environment, self._limits.gpu
         )
         self._lock = threading.Lock()
         self._closed = False
@@ -215,8 +223,18 @@ def start_ahead(*kinds: ReferenceLimits) -> None:
         spares.keep_spare(_key(limits), _started(limits))
 
 
+@cache
+def _compile_ahead() -> None:
+    """Have this package compiled to bytecode on the side: a child behind the boundary cannot keep what it compiles."""
+    if not sys.dont_write_bytecode:
+        package = Path(__file__).parents[1]
+        threading.Thread(target=compile_dir, args=(package,), kwargs={"quiet": 2}, daemon=True).start()
+
+
 def _started(limits: ReferenceLimits) -> SupervisedChild:
-    return SupervisedChild(_PROGRAM, resident_bytes=limits.resident_bytes, environment=_environment(limits))
+    _compile_ahead()
+    held = limits.resident_bytes
+    return SupervisedChild(_PROGRAM, resident_bytes=held, answer_bytes=held, environment=_environment(limits))
 
 
 def _environment(limits: ReferenceLimits) -> dict[str, str]:

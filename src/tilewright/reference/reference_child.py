@@ -17,23 +17,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tilewright.child.boundary import BoundaryError, enclose
 from tilewright.child.envelope import Envelope, carried_in, message_in
 from tilewright.child.inside import Channel, leave, open_channel
 from tilewright.reference import loading
-from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory
+from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory, write_source
 from tilewright.reference.protocol import ReferenceProblem
 
 _KEPT_BYTES = 512 << 20  # of a GPU's memory
 
 
 def main(arguments: list[str]) -> int:
-    channel, _ = open_channel(arguments)
+    channel, _ = open_channel(arguments, listens=False)
     os.dup2(2, 1)  # what the reference prints is reported if it dies
 
     import torch  # before the first request, while the parent is busy
 
-    setup = message_in(channel.next(), loading.ReferenceSetup)
-    torch.set_num_threads(setup.threads)
+    torch.get_num_threads()  # Intel's OpenMP opens a file in /dev/shm when it is first asked, and not later
+    setup = message_in(channel.first(), loading.ReferenceSetup)
     function = _load(setup, channel)
     if setup.gpu:
         threading.Thread(target=_open_gpu, daemon=True).start()
@@ -68,11 +69,17 @@ def _left_clean() -> bool:
 
 
 def _load(setup: loading.ReferenceSetup, channel: Channel) -> Callable[..., Any] | None:
+    import torch
+
     try:
         _limit(setup)
         os.environ.update(setup.environment)
+        path = write_source(setup.source, Path(os.environ["HOME"]))
+        enclose(setup.wall, os.environ["HOME"])
+        channel.listen()
+        torch.set_num_threads(setup.threads)  # which may start them
         channel.say(loading.TorchImported())
-        function = load_function(setup.source, setup.function, setup.folder, Path(os.environ["HOME"]))
+        function = load_function(path, setup.function, setup.folder)
     except Exception as error:
         channel.say(_reply_to(error, setup))
         return None
@@ -96,7 +103,7 @@ def _answer(
 
 
 def _reply_to(error: BaseException, setup: loading.ReferenceSetup) -> loading.ReferenceReply:
-    if isinstance(error, ReferenceProblem):
+    if isinstance(error, (ReferenceProblem, BoundaryError)):
         return loading.ReferenceFault(str(error))
     if out_of_memory(error) and setup.address_bytes is not None:
         line = line_of_reference(error)

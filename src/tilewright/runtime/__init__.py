@@ -5,6 +5,7 @@ from tilewright.runtime.errors import (
     BuildDuringCapture,
     BuildFailed,
     CallRefused,
+    ChangedKernelFile,
     GradientNotSupported,
     KernelFault,
     KernelNotEmulable,

@@ -82,3 +82,7 @@ class BuildDuringCapture(OperationError):
 
 class ReferenceUsed(UserWarning):
     """The reference ran because no kernel file took the call; warned once per kind of reason."""
+
+
+class ChangedKernelFile(UserWarning):
+    """A kernel file was changed after it was verified, as the provenance file beside it shows."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import types
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tilewright.kernel_file import KernelFile, Op, TunedChoices, parse
+from tilewright.records import changed_beside_record
 from tilewright.runtime.backward import Backward
-from tilewright.runtime.errors import LoadError
+from tilewright.runtime.errors import ChangedKernelFile, LoadError
 from tilewright.runtime.fallback import Reference
 from tilewright.runtime.operation import Operation
 from tilewright.runtime.returned import OutputSpec
@@ -28,10 +30,13 @@ def load(
 
     The first file that takes a call runs; where none does, `reference` runs with the same arguments and a warning says
     so once, or `NoKernelApplies` is raised if there is none or `strict` is set. `allow_library=False` refuses files
-    with library steps. Nothing is built before the first call or `prepare`.
+    with library steps. A file that was changed after it was verified is loaded with a warning. Nothing is built before
+    the first call or `prepare`.
     """
     paths = find_files(source)
     files = read_files(paths, allow_library)
+    for said in filter(None, map(changed_beside_record, paths)):
+        warnings.warn(said, ChangedKernelFile, stacklevel=2)
     if isinstance(reference, types.FunctionType):
         _check_order(reference, files[0].plan.op)
     return Operation(files, read_tuned(paths), reference, strict)

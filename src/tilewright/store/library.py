@@ -12,6 +12,7 @@ import contextlib
 import difflib
 import hashlib
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,8 +30,10 @@ from tilewright.records import (
     Provenance,
     Run,
     Task,
+    changed_since_verified,
     formerly,
     label_says_emulated,
+    provenance_path,
 )
 from tilewright.store import durable
 from tilewright.store.attempt_folder import KERNEL
@@ -40,9 +43,8 @@ from tilewright.store.run_folder import REQUEST, TASK, Request, RunFolder
 ENTRY = "entry.json"
 
 
-def provenance_path(kernel_file: Path) -> Path:
-    """`softmax.cu` -> `softmax.cu.provenance.json`."""
-    return kernel_file.with_name(kernel_file.name + ".provenance.json")
+class ChangedKernel(StoreError):
+    """The file of a finished kernel was changed after it was verified."""
 
 
 @formerly(derived={"emulated": label_says_emulated})
@@ -100,7 +102,14 @@ class LibraryKernel:
         return durable.find_record(self.folder / REQUEST, Request)
 
     def text(self) -> str:
+        if said := self.changed:
+            raise ChangedKernel(said)
         return self.path.read_bytes().decode("utf-8")
+
+    @property
+    def changed(self) -> str:
+        """What to say of a file that is not the one that was verified; "" of one that is."""
+        return changed_since_verified(self.path, self.entry.kernel, self.entry.run)
 
 
 class Library:
@@ -125,23 +134,41 @@ class Library:
             if request is not None:
                 durable.write_record(filling / REQUEST, request)
             durable.write_record(filling / ENTRY, _entry(run, best, provenance.kernel))
-        return LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
+        made = LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
+        if made.changed:  # the run has it still
+            durable.write_text(made.path, source.attempt(best.number).text(KERNEL))
+        return made
 
     def find(self, task_hash: str, *, author: str = "", device: str = "") -> LibraryKernel | None:
         """The best kernel of a task: a verified one before a provisional one, a measured one before a modelled one,
-        then the fastest, then the newest. `author` and `device`: only by that author, only judged and timed there."""
+        then the fastest, then the newest. `author` and `device`: only by that author, only judged and timed there.
+
+        A kernel whose file was changed is left out with a warning; raises `ChangedKernel` where there is no other.
+        """
         found = [
             one
             for one in self._entries(self.path / task_hash)
             if author in ("", one.entry.author) and device in ("", one.entry.device)
         ]
-        return min(found, key=_rank) if found else None
+        changed = {one.folder: said for one in found if (said := one.changed)}
+        intact = [one for one in found if one.folder not in changed]
+        if changed and not intact:
+            raise ChangedKernel(f"{next(iter(changed.values()))}, or make it again with --fresh")
+        for said in changed.values():
+            warnings.warn(said, stacklevel=2)
+        return min(intact, key=_rank) if intact else None
 
     def all(self) -> tuple[LibraryKernel, ...]:
-        """The best kernel of every task. It reads every entry there is."""
-        folders = sorted(self.path.iterdir()) if self.path.is_dir() else []
-        found = (self.find(folder.name) for folder in folders if folder.is_dir())
-        return tuple(kernel for kernel in found if kernel is not None)
+        """The best kernel of every task; a warning for each that has none but changed files. It reads every entry."""
+        made = []
+        for folder in sorted(self.path.iterdir()) if self.path.is_dir() else []:
+            try:
+                found = self.find(folder.name) if folder.is_dir() else None
+            except ChangedKernel as changed:
+                warnings.warn(str(changed), stacklevel=2)
+                continue
+            made += [found] if found is not None else []
+        return tuple(made)
 
     def backward_of(self, task_hash: str) -> LibraryKernel | None:
         """The best kernel for the gradients of a task; None where none was made."""

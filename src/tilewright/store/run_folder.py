@@ -14,14 +14,26 @@ import fcntl
 import os
 import stat
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TextIO
 
-from tilewright.records import Attempt, Ending, Environment, Goal, Precision, Run, Settings, Task
+from tilewright.records import (
+    Attempt,
+    Changed,
+    Ending,
+    Environment,
+    Goal,
+    Precision,
+    Run,
+    Settings,
+    Task,
+    changed_since_verified,
+)
 from tilewright.store import durable
-from tilewright.store.attempt_folder import AttemptFolder
+from tilewright.store.attempt_folder import KERNEL, AttemptFolder
 from tilewright.store.durable import Damaged, NoSuchRun, NotAccepted, RunBusy
 
 HEADER, REQUEST, TASK, ATTEMPTS, LOCK = "run.json", "request.json", "task.json", "attempts", "lock"
@@ -94,7 +106,7 @@ class RunFolder:
             task=task,
             settings=header.settings,
             environment=header.environment,
-            attempts=self._attempts(),
+            attempts=self._attempts(header.id),
             ending=header.ending,
             specifying=self.attempt(0).replies(),
             cut_short=header.cut_short,
@@ -107,12 +119,22 @@ class RunFolder:
         except NotAccepted:
             return None
 
-    def _attempts(self) -> tuple[Attempt, ...]:
+    def _attempts(self, run: str) -> tuple[Attempt, ...]:
         with contextlib.suppress(FileNotFoundError):
             numbers = sorted(int(path.name) for path in (self.path / ATTEMPTS).iterdir() if path.name.isdecimal())
             found = (self.attempt(number).load() for number in numbers if number > 0)
-            return tuple(attempt for attempt in found if attempt is not None)
+            return tuple(self._as_it_is_now(attempt, run) for attempt in found if attempt is not None)
         return ()
+
+    def _as_it_is_now(self, attempt: Attempt, run: str) -> Attempt:
+        """An attempt that passed counts as passed only while its file is the one that did."""
+        if not attempt.passed:
+            return attempt
+        said = changed_since_verified(self.attempt(attempt.number).path / KERNEL, attempt.kernel, run)
+        if not said:
+            return attempt
+        warnings.warn(said, stacklevel=4)
+        return replace(attempt, verdict=Changed(said), measurement=None, tune=None)
 
     def attempt(self, number: int) -> AttemptFolder:
         """The folder of an attempt, begun or not; number 0 is that of the specification."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from tilewright.records import Measured, Measurement, Settings
+from tilewright.records import Measured, Measurement, Settings, changed_beside_record
 from tilewright.store import Request, StoreError, durable
 
 FORMAT = 1
@@ -156,8 +156,12 @@ class SuiteFolder:
         durable.write_record(self._task(record.id, "json"), record)
 
     def find(self, id: str) -> TaskRecord | None:
+        """The record of a task; one whose kernel was changed since has none, and is made again."""
         found: TaskRecord | None = durable.find_record(self._task(id, "json"), TaskRecord)
-        return found
+        said = changed_beside_record(self.path / found.kernel) if found is not None and found.kernel else ""
+        if found is None or not said:
+            return found
+        return replace(found, status=Status.FAILED, reason=said, measurement=None, kernel="")
 
     def records(self) -> tuple[TaskRecord, ...]:
         """Of the tasks that are done, in the suite's order."""

@@ -1,4 +1,4 @@
-"""What an agent may not send: paths for names, Python that reaches out, texts without end, ways out of the root."""
+"""What an agent may not send: paths for names, texts without end, ways out of the root."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.child import boundary
+from tilewright.child.boundary import Strength
 from tilewright.frontends.agents.guard import (
     MOST_SOURCE_CHARACTERS,
     Redactor,
@@ -18,43 +20,8 @@ from tilewright.frontends.agents.guard import (
     path_below,
     source_target,
 )
+from tilewright.reference.loading import search_line
 from tilewright.store import Store
-
-HOSTILE = (
-    "import os",
-    "import os.path as torch",
-    "from os import environ",
-    "from torch import os",
-    "from torch.utils import cpp_extension",
-    "import torch.utils.cpp_extension",
-    "import socket",
-    "import urllib.request",
-    "from . import secrets",
-    "x = open('/etc/passwd').read()",
-    "x = eval('1')",
-    "x = __import__('os')",
-    "x = getattr(torch, 'lo' + 'ad')",
-    "x = torch.load('/tmp/x.pt')",
-    "x = torch.hub.load('a/b', 'c')",
-    "x = torch.ops.load_library('/tmp/x.so')",
-    "x = ().__class__.__bases__[0].__subclasses__()",
-    "x = torch._C",
-    "x = np.fromfile('/etc/passwd')",
-    "x = np.memmap('/etc/passwd')",
-    "from operator import attrgetter",
-    "import operator; x = operator.attrgetter('o' + 's')(torch)",
-    "import enum; x = enum.bltns",
-    "x = globals()['__builtins__']",
-    "def g(): import subprocess",
-    "class A:\n    x = torch.sys.modules",
-)
-
-
-@pytest.mark.parametrize("line", HOSTILE)
-def test_python_that_reaches_out_is_refused_with_its_line(line: str) -> None:
-    source = f"import torch\nimport numpy as np\n{line}\n\ndef f(x):\n    return x + 1\n"
-    with pytest.raises(Refused, match=r"^line [3-9] of source (uses|imports|is a relative)"):
-        checked_source(source)
 
 
 def test_plain_numerical_python_is_taken() -> None:
@@ -90,11 +57,23 @@ def f(x: Tensor, w, scale: float = 1.0):
         ("#" * (MOST_SOURCE_CHARACTERS + 1), "source has 60,001 characters"),
         ("(" * 5000 + ")" * 5000, "source is not Python"),
         ("def f(x): return x\0", "holds a NUL"),
+        (f"{search_line('/home/me', ['helper'])}\nimport helper", "source reads modules from '/home/me', and no files"),
     ],
 )
 def test_what_is_no_python_is_refused(source: str, said: str) -> None:
     with pytest.raises(Refused, match=said):
         checked_source(source)
+
+
+def test_source_is_taken_only_where_it_is_kept_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "def f(x): return x\n"
+    monkeypatch.setattr(boundary, "_available", lambda: Strength.PARTIAL)
+    with pytest.raises(
+        Refused, match=r"not run here.*seccomp without Landlock.*TILEWRIGHT_BOUNDARY=off if its sources"
+    ):
+        checked_source(source)
+    monkeypatch.setenv("TILEWRIGHT_BOUNDARY", "off")
+    assert checked_source(source) == source
 
 
 def test_a_function_or_a_module_is_meant() -> None:

@@ -16,6 +16,7 @@ from tests.frontends.agents.clients import SECRET, connected, refused, servers, 
 from tests.frontends.agents.silu import ASKED, BEYOND, MENDED_BY_EDIT, RIGHT, WRONG
 
 import tilewright
+from tilewright.child.boundary import Strength, strength, strength_words
 
 
 @pytest.mark.slow
@@ -103,6 +104,32 @@ def test_a_call_is_cancelled_a_server_killed_and_the_run_taken_up_again(tmp_path
     with pytest.raises(BaseExceptionGroup):  # the client's, whose server was killed
         anyio.run(drive)
     anyio.run(take_up)
+
+
+ESCAPE = """import functools
+import os
+import torch
+
+
+def act(x):
+    def g(x: "open('<HERE>/escaped', 'w').write(open('/proc/%d/environ' % os.getppid()).read())"): ...
+    functools.singledispatch(lambda x: x).register(g)
+    return x * 2
+"""
+
+
+@pytest.mark.skipif(strength() is not Strength.FULL, reason=f"no whole boundary: {strength_words()}")
+def test_a_source_that_reaches_out_gets_nothing(tmp_path: Path) -> None:
+    async def drive() -> None:
+        async with connected(tmp_path) as client:
+            source = ESCAPE.replace("<HERE>", str(tmp_path))
+            asked = {"source": source, "function": "act", "shapes": {"x": "4:f32"}}
+            said = await refused(client, "specify", **asked, accept=True)
+            assert "PermissionError" in said
+            assert SECRET not in said
+
+    anyio.run(drive)
+    assert not (tmp_path / "escaped").exists()
 
 
 async def _kill_at_work() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.frontends import in_process
 
+from tilewright.child import boundary
+from tilewright.child.boundary import Strength
 from tilewright.frontends.cli import doctor
 from tilewright.frontends.cli.terminal import display
 from tilewright.models import key_variables, providers
@@ -134,6 +136,17 @@ def test_doctor_names_keys_and_never_their_values(tmp_path: Path) -> None:
     assert found["runs"]["found"] == f"{tmp_path}/home: 0 runs, 0 kernels in the library"
     for package in ("anthropic", "openai"):
         assert found[package]["state"] == "good"
+
+
+@pytest.mark.parametrize("wanted", ["", "partial", "off"])
+def test_doctor_says_what_keeps_references_in(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_BOUNDARY", wanted)
+    monkeypatch.setattr(boundary, "_available", lambda: Strength.FULL)
+    found = doctor._boundary()
+    said = {"": " and seccomp around references", "partial": "seccomp without Landlock", "off": "switched off by"}
+    assert said[wanted] in found.found
+    assert (found.state is doctor.State.GOOD) is (wanted == "")
+    assert bool(found.improve) is (wanted != "")
 
 
 def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

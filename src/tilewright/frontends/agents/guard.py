@@ -1,8 +1,7 @@
 """Checks of an agent's arguments: lengths, names, paths, and Python source. A refusal is one sentence.
 
-A reference runs in a child process with limits and without secrets, but it could still open files or connections. So
-its source is checked first: it may import a few numerical packages. It may not use files, processes or the network, nor
-look names up by strings, which could hide such a use.
+What source does is not judged by its text: it runs behind a boundary of the kernel (`child.boundary`), and is refused
+where there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tilewright.child.boundary import OFF, VARIABLE, Strength, strength, strength_words
 from tilewright.records import Precision
+from tilewright.reference.loading import searched_folders
 from tilewright.store import NoSuchRun, Request, RunFolder, Store
 
 MOST_KERNEL_CHARACTERS = 200_000
@@ -30,31 +31,6 @@ _LONGEST_RUN_ID = 80
 _NAME_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 T = TypeVar("T")
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-IMPORTS = _names(
-    "__future__ abc collections dataclasses einops enum fractions functools itertools math numbers numpy operator "
-    "torch typing"
-)
-# Attributes of the allowed packages that reach files, processes, other code or the network, or look up attributes by
-# strings.
-_FORBIDDEN_ATTRIBUTES = _names(
-    "load save hub jit package ops classes cpp_extension load_library library distributed multiprocessing from_file "
-    "fromfile fromregex tofile memmap loadtxt savetxt genfromtxt savez savez_compressed save_to_file open_memmap dump "
-    "ctypeslib f2py distutils DataSource serialization storage UntypedStorage os sys io subprocess socket shutil "
-    "pathlib importlib builtins bltns ctypes pickle platform threading testing lib compile compiler onnx export fx "
-    "profiler monitor utils inspect warnings types attrgetter methodcaller get_type_hints"
-)
-_FORBIDDEN_NAMES = _names(
-    "open exec eval compile __import__ input breakpoint globals locals vars getattr setattr delattr exit quit help "
-    "memoryview attrgetter methodcaller get_type_hints"
-)
-_PRIVATE_PARTS = _names("_C _dynamo _inductor _sys _os _utils _ops _export _functorch _numpy core _core")
-_HARMLESS_DUNDERS = _names("__init__ __future__ __name__ __call__ __post_init__")
 
 
 class Refused(ValueError):
@@ -156,48 +132,24 @@ def source_target(source: str, wanted: str) -> SourceTarget:
 
 
 def checked_source(source: str) -> str:
-    """Source that may run as a reference; raises `Refused` with the line at fault."""
+    """Source that may run as a reference: inside the boundary, which keeps it from files, processes and the network."""
+    found = strength()
+    if found is not Strength.FULL and os.environ.get(VARIABLE) != OFF:
+        raise Refused(
+            f"source is not run here, since nothing would keep it from this machine's files ({strength_words()}); give "
+            f"words, or have the server started with {VARIABLE}={OFF} if its sources are trusted"
+        )
     checked_text("source", source, MOST_SOURCE_CHARACTERS)
     try:
-        tree = ast.parse(source)
+        ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" at line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise Refused(f"source is not Python{line}; send the whole text of a PyTorch function") from None
-    for node in ast.walk(tree):
-        found = _reaches_out(node)
-        if found:
-            at = getattr(node, "lineno", None)
-            raise Refused(
-                f"line {at} of source {found}; a reference computes tensors from tensors and may use "
-                f"{', '.join(sorted(IMPORTS - {'__future__'}))}, and no files, processes or network"
-            )
+    for folder in searched_folders(source):
+        raise Refused(
+            f"source reads modules from {folder[:80]!r}, and no files are read here; send one text that needs none"
+        )
     return source
-
-
-def _reaches_out(node: ast.AST) -> str:
-    """What a node does that a reference may not; "" if it is allowed."""
-    if isinstance(node, ast.ImportFrom) and node.level:
-        return "is a relative import"
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-        refused = (f"imports {prefix}{one.name}" for one in node.names if not _may_import(prefix + one.name))
-        return next(refused, "")
-    if isinstance(node, ast.Name) and (node.id in _FORBIDDEN_NAMES or _is_hidden(node.id)):
-        return f"uses {node.id}"
-    if isinstance(node, ast.Attribute) and (node.attr in _FORBIDDEN_ATTRIBUTES or _is_hidden(node.attr)):
-        return f"uses .{node.attr}"
-    return ""
-
-
-def _may_import(name: str) -> bool:
-    first, *rest = name.split(".")
-    hidden = any(part in _FORBIDDEN_ATTRIBUTES or _is_hidden(part) or part == "*" for part in rest)
-    return first in IMPORTS and not hidden
-
-
-def _is_hidden(name: str) -> bool:
-    """`__class__`, `_C`, `_dynamo`: internals of an object or a module."""
-    return (name.startswith("__") and name not in _HARMLESS_DUNDERS) or name in _PRIVATE_PARTS
 
 
 # -- what a tool is asked to do --

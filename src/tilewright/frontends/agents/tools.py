@@ -20,6 +20,7 @@ from string import Template
 from typing import Any
 
 from tilewright import __version__
+from tilewright.child.boundary import hide_from_others
 from tilewright.child.process import Interrupted
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Redactor, Refused
@@ -177,6 +178,7 @@ def serve_mcp(root: Path, gpu: str | None, spool: Path | None) -> None:
         check_spool(spool)
     from tilewright.frontends.agents.mcp_server import serve  # needs the package mcp
 
+    hide_from_others()
     session = Session(root, gpu=gpu or "", spool=str(spool) if spool else "")
     try:
         serve(Toolbox(session))

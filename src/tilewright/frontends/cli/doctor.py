@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright import __version__
+from tilewright.child.boundary import Strength, strength, strength_words
 from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import NCU
@@ -62,7 +63,7 @@ def doctor(as_json: JsonOption = False) -> None:
 def diagnose() -> tuple[MachineFact, ...]:
     """Look at everything once; nothing is installed, spent or sent."""
     authors = (_keys(), _author(), *_clients())
-    return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), *authors, _runs(), _disk())
+    return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), _boundary(), *authors, _runs(), _disk())
 
 
 def facts_table(facts: tuple[MachineFact, ...]) -> doc.Table:
@@ -150,6 +151,14 @@ def _emulator() -> MachineFact:
     problem = core_problem()
     found = None if problem is not None else f"compiled, {core_width()} code chosen for this processor"
     return _fact("emulator", found, "its interpreter is not compiled; kernels need a GPU to run", problem or "")
+
+
+def _boundary() -> MachineFact:
+    """What keeps references of others from this machine's files and network."""
+    if strength() is Strength.FULL:
+        return MachineFact("boundary", State.GOOD, f"{strength_words()} around references")
+    advice = "use a container, or Linux 5.13 or newer with Landlock, for references that you do not trust"
+    return MachineFact("boundary", State.ABSENT, strength_words(), advice)
 
 
 def _keys() -> MachineFact:

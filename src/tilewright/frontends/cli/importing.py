@@ -249,7 +249,7 @@ class _Importer:
     def _recorded(self, path: Path, text: str) -> ModelAnswer:
         name = "ModelNew" if "class ModelNew" in text else "Model"
         try:
-            with Reference(judging.stand_ins(path) + text, name, folder=path.parent) as reference:
+            with Reference(judging.stand_ins(path) + text, name, folder=path.parent, programs=True) as reference:
                 handler = "tilewright.importing.models:record_model"
                 answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
                 return answer

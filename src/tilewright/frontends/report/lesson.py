@@ -333,7 +333,8 @@ def _verdict(folder: RunFolder, attempt: Attempt, words: doc.Glossary) -> Iterat
         return
     text = verdict_text(verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
     if isinstance(verdict, records.Unsupported):
-        yield words.say("Is it right? Nobody can say here: it cannot be run on this machine.")
+        why = verdict.message if isinstance(verdict, records.Changed) else "it cannot be run on this machine."
+        yield words.say(f"Is it right? Nobody can say here: {why}")
     else:
         ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
         lesson = doc.REJECTIONS.get("ran out" if ran_out else type(verdict.evidence).__name__, "")

@@ -106,7 +106,7 @@ def verdict_words(verdict: records.Verdict) -> str:
         case records.Rejected():
             return verdict.reason
         case records.Unsupported():
-            return "cannot run here"
+            return verdict.reason
 
 
 def why_words(verdict: records.Verdict) -> str:

@@ -20,6 +20,7 @@ from tilewright.records import (
     following,
 )
 from tilewright.reference import Reference, ReferenceProblem
+from tilewright.reference.loading import searched_folders
 from tilewright.tasks.drafts import Draft, TaskOptions, bounded_task, linted, make_task, probe_task
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind, TaskError
 from tilewright.tasks.reading import python_source
@@ -56,6 +57,8 @@ def task_from_folder(
 
 def task_from_specification(specification: Specification, options: TaskOptions) -> Task:
     """A task from an author's specification. This runs the reference, so a person must have accepted it."""
+    for folder in searched_folders(specification.reference):
+        raise TaskError(f"the reference reads modules from {folder}; have one written that needs no other file")
     described = read_description(specification.description)
     assumptions = tuple(dict.fromkeys((*specification.assumptions, *described.assumptions)))
     described = replace(described, assumptions=assumptions)

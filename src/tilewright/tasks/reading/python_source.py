@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.kernel_file import words
+from tilewright.reference.loading import search_line
 from tilewright.tasks.errors import TaskError
 
 _LARGEST_SOURCE_BYTES = 1 << 20
@@ -155,7 +156,7 @@ def with_neighbours(source: str, where: str, folder: Path | None) -> tuple[str, 
     if any(Path(one or ".").resolve() == place for one in sys.path) and place.name in INSTALLED:
         return source, ()
     lines = source.split("\n")
-    lines.insert(_first_line(tree), f"import sys; sys.path.insert(0, {str(place)!r})  # for {', '.join(used)}")
+    lines.insert(_first_line(tree), search_line(str(place), used))
     note = f"the reference imports {', '.join(used)} from {place}, and can be run only where they are found"
     return "\n".join(lines), (note,)
 

@@ -1,0 +1,39 @@
+"""Whether a kernel file is still the one that was verified: its SHA-256 against the identity on record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+_LEAST_DIGITS = 20  # of an identity; a shorter one is none
+
+
+def provenance_path(kernel_file: Path) -> Path:
+    """`softmax.cu` -> `softmax.cu.provenance.json`."""
+    return kernel_file.with_name(kernel_file.name + ".provenance.json")
+
+
+def changed_since_verified(kernel_file: Path, recorded: str | None, run: str = "") -> str:
+    """What to say of a file that no longer has its identity; "" of one that has, has none, or cannot be read."""
+    if recorded is None or len(recorded) < _LEAST_DIGITS:
+        return ""
+    try:
+        found = hashlib.sha256(kernel_file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+    if found.startswith(recorded):
+        return ""
+    check = f"tilewright check {shlex.quote(str(kernel_file))}{f' --reference {run}' if run else ''}"
+    return f"{kernel_file} was changed after it was verified, so it is not verified any more; check it with: {check}"
+
+
+def changed_beside_record(kernel_file: Path) -> str:
+    """The same, by the provenance file beside it; "" where there is none that can be read."""
+    try:
+        said = json.loads(provenance_path(kernel_file).read_text("utf-8"))
+        recorded, run = said["kernel"], said["run"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+    return changed_since_verified(kernel_file, str(recorded), str(run))
