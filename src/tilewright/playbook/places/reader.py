@@ -100,8 +100,7 @@ class PlaceReader(Lowering):
                 raise not_together(node.target, other)
             raise NotSupported(f"the playbook does not support the operation {node.target.strip('_')} here")
         made = POINTWISE_RULES[node.target](self, node)
-        assert isinstance(made, Item)
-        return made.value
+        return (made[0] if isinstance(made, tuple) else made).value  # `getitem` takes the first result alone
 
     def argument(self, node: TracedNode, position: int, places: Places, keyword: str = "") -> int:
         """The value of an operand that is a tensor, at a place of its own."""
