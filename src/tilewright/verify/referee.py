@@ -41,7 +41,9 @@ SkipIfSlower = Callable[[], Evidence | None]
 
 _PREFLIGHT = 3  # cases emulated before the GPU is used
 _SCHEDULES = 3
-_MORE_INSTRUCTIONS = 4  # times the usual budget of a case
+# Times the usual budget of a case: tiles and blocks much larger than it need many instructions, though not without end
+# as an endless loop does.
+_MORE_INSTRUCTIONS = 4
 _FEW = 3  # sizes that a file must accept, else more are searched
 _MOST_MOVED = 16  # declined cases that are moved to accepted sizes
 _MOST_BRANCH_SIZES = 12
@@ -222,13 +224,14 @@ class Referee:
                 and isinstance(outcome, Wrong)
                 and ran_out(outcome.evidence)
             ):
-                # Tiles much larger than the case need many instructions, unlike an endless loop a bounded number.
                 more = _MORE_INSTRUCTIONS * instruction_budget(self._task, case)
                 outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules, most_instructions=more)
             while less is not None and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 less = shorter(self._task, less)
                 if less is not None:
-                    outcome = trial.run(less, self._emulator, emulated=True)
+                    times = 1 if has_own_size(self._task, less) else _MORE_INSTRUCTIONS
+                    more = times * instruction_budget(self._task, less)
+                    outcome = trial.run(less, self._emulator, emulated=True, most_instructions=more)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 outcome = NotRun(
                     records.CaseResult(

@@ -380,9 +380,7 @@ class Held:
         wanted = tuple(dict.fromkeys(one.value for place in places for one in place.lookups))
         lines, known = self.kernel.write(wanted, {}, self.kernel.load_alone, frozenset(wanted))
         for name, read in self.reads.items():
-            lines += self.kernel.load_vector(
-                read, self.kernel.modes[name], known, f"{self.name(name, which)}{self.at}"
-            )
+            lines += self.kernel.load_vector(read, self.kernel.modes[name], known, f"{self.name(name, which)}{self.at}")
         return lines
 
     def element(self, name: str, leaf: Leaf, known: Known) -> str:
