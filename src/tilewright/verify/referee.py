@@ -29,7 +29,15 @@ from tilewright.verify.block_trial import FURTHER_BUDGET, BlockTrial
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import full_size_cases, other_forms, plan_cases, resampled_values, value_cases, value_sizes
+from tilewright.verify.cases import (
+    drawn_cases,
+    full_size_cases,
+    other_forms,
+    plan_cases,
+    resampled_values,
+    value_cases,
+    value_sizes,
+)
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.minimum_work import needed_inputs, too_little_work
@@ -147,7 +155,7 @@ class Referee:
         return lambda sizes: self._takes(candidate, Case(sizes, 1))
 
     def _cases(self, candidate: Candidate) -> list[Case]:
-        cases = list(plan_cases(self._task))
+        cases = [*plan_cases(self._task), *drawn_cases(self._task, candidate.file.text)]
         small = is_small(self._task, self._task.sizes, OWN_WORK)
         if small:
             cases += full_size_cases(self._task) if not cases else full_size_cases(self._task)[:1]
