@@ -31,6 +31,12 @@ QUICK = (
     "own_size_no_max_flag",
     "mem_scratch_assumed_zero",
     "counter_left_behind",
+    "count_in_bytes",
+    "nan_bounds_by_fminf",
+    "quotient_fast",
+    "between_softmax_cols",
+    "picked_half_plain",
+    "best_thirds_last_of_ties",
 )
 SEEDS = 20
 _WORKERS = max((os.cpu_count() or 2) - 1, 1)

@@ -19,7 +19,8 @@ _TILED = 3  # dimensions that can all have two tiles in one affordable case
 _LONG = 512  # a size
 _DRAWN_FROM = 64  # the least full size near which others are drawn
 _MOST_DRAWN = 4  # dimensions
-_COUNTED = 150_000  # elements, of which half may be counted
+_COUNTED = 300_000  # elements, of which a quarter may be counted
+_COUNTED_FROM = 1024  # full size of what is counted
 _FEW_PLACES = 16  # a reduced dimension up to this size is a filter and keeps its size in most cases
 _WIDEST = 4  # times the full size of the innermost dimension
 _FEW_LEFT = 3  # positions of a filter in its image
@@ -133,8 +134,9 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
 
 
 def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
-    """Each long dimension at a size that is drawn: from half its full size up to that, and once from all sizes between
-    the small ones and half of it. The others are small. Whole vectors and tiles are as likely as odd sizes."""
+    """Each long dimension at a size that is drawn from half its full size up to that, and the longest at two of those
+    between the small ones and half of it too. The others are small. Whole vectors and tiles are as likely as odd sizes.
+    """
     base = sizes_of(task, BASE)
     if base is None:
         return
@@ -142,7 +144,9 @@ def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
     for number, one in enumerate(long[:_MOST_DRAWN]):
         wanted = [draw.randrange(one.size // 2, one.size)]
         if not number and one.size > 2 * _LONG:
-            wanted.append(int(2 ** draw.uniform(math.log2(_LONG), math.log2(one.size / 2))))
+            least, most = math.log2(_LONG), math.log2(one.size / 2)
+            middle = (least + most) / 2
+            wanted += [int(2 ** draw.uniform(least, middle)), int(2 ** draw.uniform(middle, most))]
         others = {other.name: other.permitted(draw.randint(1, 8)) for other in task.free if other.varies}
         for size in wanted:
             unit = draw.choice((1, 4, 32))
@@ -159,7 +163,7 @@ def counted_sizes(task: Task) -> Sizes | None:
     gone = [one for one in task.free if one.varies and one.name not in kept]
     base = sizes_of(task, SMALLEST)
     longest = max(gone, key=lambda one: one.size, default=None)
-    if longest is None or base is None or longest.size < _COUNTED // 2:
+    if longest is None or base is None or longest.size < _COUNTED_FROM:
         return None
     sizes = task.complete({**base, longest.name: longest.permitted(_COUNTED)})
     return sizes if task.is_sound(sizes) and is_small(task, sizes) else None
