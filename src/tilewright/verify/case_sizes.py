@@ -157,7 +157,7 @@ def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
 def counted_sizes(task: Task) -> Sizes | None:
     """So many elements that a count of 16 bits passes its end, where results are integers and fewer than what they are
     made of; None for other tasks, and where that many are too many to emulate."""
-    if not any(not one.dtype.is_float and one.dtype.itemsize > 1 for one in task.outputs):
+    if not task.outputs or any(one.dtype.is_float or one.dtype.itemsize == 1 for one in task.outputs):
         return None
     kept = {name for one in task.outputs for name in one.shape}
     gone = [one for one in task.free if one.varies and one.name not in kept]
