@@ -225,10 +225,10 @@ class Referee:
             schedules = _SCHEDULES if number in scheduled else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
-            less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None
+            less: Case | None = case if case.sizes != self._task.sizes else None
             if (
-                less is None
-                and case.sizes != self._task.sizes
+                less is not None
+                and not has_own_size(self._task, case)
                 and isinstance(outcome, Wrong)
                 and ran_out(outcome.evidence)
             ):
