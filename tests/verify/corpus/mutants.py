@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.tasks.in_process import JudgingReference
-from tests.verify.corpus.court import ACCEPTED, REJECTED, Row
+from tests.verify.corpus.court import ACCEPTED, PROVISIONAL, REJECTED, Row
 from tests.verify.corpus.entries import FOLDER, Entry, load, task_of
 from tests.verify.corpus.run import Job, judge_jobs
 
@@ -193,12 +193,14 @@ def _is_infix(text: str, start: int, end: int, token: str) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of the mutants: refused by plan or compiler, which says nothing; killed; the same program; alive."""
+    """What became of the mutants: refused by plan or compiler, which says nothing; killed; the same program; alive; and
+    those of kernels for Hopper that nobody vouches for without a GPU, as little as for some originals."""
 
     refused: tuple[Row, ...]
     killed: tuple[Row, ...]
     equivalent: tuple[Row, ...]
     alive: tuple[Row, ...]
+    provisional: tuple[Row, ...]
 
 
 def judge_mutants(kernels: Iterable[str], devices: Iterable[str], workers: int, say: Callable[[Row], None]) -> Judged:
@@ -211,7 +213,9 @@ def judge_mutants(kernels: Iterable[str], devices: Iterable[str], workers: int, 
     killed = tuple(row for row in rows if row.verdict == REJECTED and row.reason not in _REFUSED)
     left = [row for row in rows if row.verdict != REJECTED]
     same = tuple(row for row in left if row.verdict == ACCEPTED and _is_equivalent(made[row.name], entries))
-    return Judged(refused, killed, same, tuple(row for row in left if row not in same))
+    open = tuple(row for row in left if row.verdict == PROVISIONAL and made[row.name].kernel in HOPPER)
+    alive = tuple(row for row in left if row not in same and row not in open)
+    return Judged(refused, killed, same, alive, open)
 
 
 def _as_entry(mutant: Mutant, original: Entry) -> Entry:
@@ -223,13 +227,14 @@ def _as_entry(mutant: Mutant, original: Entry) -> Entry:
 
 
 def known_equivalent() -> dict[tuple[str, str, int], str]:
-    """Mutants known to be right, by kernel, change and line, with the reason."""
+    """Mutants known to be right, by kernel, change and line, with the reason; line 0: wherever it is."""
     lines = (FOLDER / "equivalent.jsonl").read_text().splitlines()
     return {(one["kernel"], one["change"], one["line"]): one["why"] for one in map(json.loads, lines)}
 
 
 def _is_equivalent(mutant: Mutant, entries: Mapping[str, tuple[Entry, str]]) -> bool:
-    if (mutant.kernel, mutant.change, mutant.line) in known_equivalent():
+    known = known_equivalent()
+    if any((mutant.kernel, mutant.change, line) in known for line in (mutant.line, 0)):
         return True
     entry, text = entries[mutant.kernel]
     task = task_of(entry.task)
@@ -269,6 +274,7 @@ def main() -> int:
         one = made[row.name]
         print(f"{row.verdict.upper()} {row.device} {one.name} line {one.line} [{one.kind}] {one.change}: {row.detail}")
     counts = f"{len(judged.killed)} killed, {len(judged.alive)} alive, {len(judged.equivalent)} the same program"
+    counts += f", {len(judged.provisional)} provisional" if judged.provisional else ""
     print(f"{counts}, {len(judged.refused)} refused by plan or compiler; {time.monotonic() - began:.0f} s")
     return 1 if judged.alive else 0
 
