@@ -91,6 +91,8 @@ class PlaceReader(Lowering):
 
     def _made(self, index: int, node: TracedNode, places: Places) -> int:
         if node.target in self._whole:
+            if not places:
+                raise NotSupported(f"the playbook writes {node.target} along a dimension, and here it is of one number")
             return self.leaf("running", Whole(index, places, self._conditions), kind_of(node.result.dtype))
         if node.target in self._rules:
             return self._rules[node.target](self, index, node, places)
