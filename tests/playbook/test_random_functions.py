@@ -23,6 +23,12 @@ KNOWN = (
         {"t": "integers:0:300", "u": "integers:0:64"},
     ),
     Drawn(
+        "number_turned",
+        f"{_HEADER}def number_turned(x):\n    return torch.topk(x, 3, -1).values[0, 0].transpose(0, -1) * 2\n",
+        {"x": "16x33:f32"},
+        {},
+    ),
+    Drawn(
         "joined_then_multiplied",
         f"{_HEADER}def joined_then_multiplied(x, w):\n"
         "    t = torch.repeat_interleave(x, 2, dim=-1)\n    return torch.cat([t, t * 0.5], -1) @ w\n",
