@@ -177,7 +177,7 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
             args, kwargs = self._widened(args), {key: self._widened(value) for key, value in kwargs.items()}
         if not self._perturbs or name in _EXACT:
             results = _called(func, name, args, kwargs)
-            if name in _SORTS and not kwargs.get("stable"):
+            if name in _SORTS and not (self._perturbs or kwargs.get("stable")):
                 results = self._with_ties(name, args, kwargs, results)
             self._remember_order(name, args, kwargs, results)
             self.remember(name, args, results)

@@ -24,6 +24,7 @@ from tilewright.records import (
     WrittenPart,
     WrongOutput,
 )
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.convolutions import computed_in_f32
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of, work_of
@@ -86,10 +87,14 @@ def judge(
 
 
 def call_alone(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
-    """Call the reference as the case does, which raises what the reference raises."""
+    """Call the reference as the case does. Raises what it raises, and `ReferenceProblem` where it returns other shapes
+    than the task says."""
     task = case_task(request.task, request.case)
     tensors = _tensors(request.inputs or _drawn(task, request.case))
-    _caller(function, task, tensors)(tensors)
+    specs = task.output_specs(request.case.sizes)
+    for found, (name, spec) in zip(_caller(function, task, tensors)(tensors), specs.items(), strict=False):
+        if tuple(found.shape) != spec.shape:
+            raise ReferenceProblem(f"the reference returns {name} of shape {list(found.shape)} there")
     return Judgement((), 0.0, False, 0.0)
 
 
