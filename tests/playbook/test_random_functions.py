@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.playbook.random_functions import Drawn, draw, outcome, outcomes
+from tests.tasks.in_process import probed
+
+from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import answer
+from tilewright.tasks import task_op_line
 
 _BAD = ("traceback", "illegal plan", "rejected")
 _HEADER = "import torch\nimport torch.nn.functional as F\n\n\n"
@@ -24,7 +29,7 @@ KNOWN = (
     ),
     Drawn(
         "number_turned",
-        f"{_HEADER}def number_turned(x):\n    return torch.topk(x, 3, -1).values[0, 0].transpose(0, -1) * 2\n",
+        f"{_HEADER}def number_turned(x):\n    return x[0, 1].transpose(0, -1) * 2\n",
         {"x": "16x33:f32"},
         {},
     ),
@@ -69,6 +74,21 @@ def test_functions_that_once_had_no_answer(drawn: Drawn) -> None:
 def test_functions_that_once_ended_in_a_traceback(drawn: Drawn) -> None:
     found = outcome(drawn)
     assert (found.word, "of one number" in found.said) == ("refused", True), found.said
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_every_one_of_many_dimensions_is_followed(count: int) -> None:
+    """More than the calls that a function is traced by can tell apart are held at their own sizes."""
+    names = [f"x{number}" for number in range(count)]
+    body = f"    return ({names[-1]} * 2).split(2, -1)[0]"
+    source = f"{_HEADER}def many({', '.join(names)}):\n{body}\n"
+    task, reference = probed(source, "many", dict.fromkeys(names, "8x8x8:f32"))
+    found = answer(task, lambda request: trace(reference.function, request))
+    text = found.draft.write(task_op_line(task))
+    for place, dimension in enumerate(task.tensors[-1].dimensions):
+        held = f"{names[-1]}.shape[{place}] == 8" in text
+        assert held or f"{names[-1]}.shape[{place}]" in text, dimension
+    assert "8ll" not in text or "== 8" in text
 
 
 def test_a_function_is_drawn_the_same_every_time() -> None:
