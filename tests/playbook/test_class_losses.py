@@ -38,14 +38,31 @@ CASES = (
     Placed("likelihood", "return F.nll_loss(x, t)", _X, "f32[]", _AT),
     Placed("weighted", "return F.cross_entropy(x, t, w.abs() + 0.5)", f"{_X}; w: f32[cols]", "f32[]", _AT[:2]),
     Placed("by_hand", "return (torch.logsumexp(x, 1) - x.gather(1, t[:, None])[:, 0]).mean()", _X, "f32[]", _AT),
+    Placed(
+        "picked_of_embedded",
+        "return torch.log_softmax(F.embedding(t, c), -1).gather(-1, u[:, None])",
+        "c: f32[words, cols]; t: i64[rows]; u: i64[rows]",
+        "f32[rows, 1]",
+        ({"rows": 19, "words": 300, "cols": 260}, {"rows": 3, "words": 20, "cols": 13}),
+    ),
     Placed("picked", "return torch.softmax(x, -1).gather(-1, t[:, None])", _X, "f32[rows, 1]", _AT),
 )
 BY_NAME = {one.name: one for one in CASES}
 
 
-@pytest.mark.parametrize(("name", "id"), [("smoothed", "loss-warps"), ("likelihood", "draft-loss")])
+@pytest.mark.parametrize(
+    ("name", "id"), [("smoothed", "loss-warps"), ("likelihood", "draft-loss"), ("picked_of_embedded", "loss-warps")]
+)
 def test_losses_are_right(name: str, id: str, tmp_path: Path) -> None:
     check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
+
+
+def test_whole_rows_of_embedded_ones_are_refused() -> None:
+    """Each element would go through its row again."""
+    body = "return torch.log_softmax(x + F.embedding(t, c), -1)"
+    inputs = "x: f32[rows, cols]; t: i64[rows]; c: f32[words, cols]"
+    with pytest.raises(NotSupported, match="whole rows are made of it"):
+        _ = Placed("refused", body, inputs, "f32[rows, cols]", ()).answer
 
 
 def test_smoothing_of_weighted_classes_is_refused() -> None:

@@ -18,6 +18,7 @@ _X = "x: f32[rows, cols]"
 _EVEN = (("cols", 2),)
 
 CASES = (
+    Placed("of_two_results", "return F.logsigmoid(x)[..., 1:]", _X, "f32[rows, less = cols - 1]", _ODD),
     Placed("transposed", "return x.t()", _X, "f32[cols, rows]", _ODD),
     Placed("narrow", "return x.t()", "x: bf16[rows, cols]", "bf16[cols, rows]", _PAIRS),
     Placed(

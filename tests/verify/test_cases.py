@@ -27,7 +27,7 @@ from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
 from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
-from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
+from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ANYWHERE, NAN_ROWS, SPECIAL
 
 
 def test_cases_follow_from_the_task_alone() -> None:
@@ -97,9 +97,9 @@ def test_distributions_are_deterministic_and_different(name: str) -> None:
     same = first["x"] == draw_inputs(tasks.LAYERNORM, replace(case, values="task"))["x"]
     assert same == (name == "normal")
     assert first["weight"] != first["bias"]
-    special = name in (SPECIAL, INFINITE, NAN_ROWS)
+    special = name in (SPECIAL, INFINITE, NAN_ROWS, NAN_ANYWHERE)
     assert np.isfinite(values(tasks.LAYERNORM, case, "x")).all() != special
-    assert np.isfinite(values(tasks.LAYERNORM, case, "weight")).all()
+    assert np.isfinite(values(tasks.LAYERNORM, case, "weight")).all() != (name == NAN_ANYWHERE)
     assert (contents(tasks.LAYERNORM, case) is None) is (name not in DRAWN_ANYWHERE)
 
 

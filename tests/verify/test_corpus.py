@@ -13,7 +13,7 @@ import pytest
 from benchmarks.harness_table import RULES, Compared, accepts, compare_file
 from tests.verify.corpus.court import Court, Row
 from tests.verify.corpus.entries import FOLDER, HONEST, WRONG, Entry, load
-from tests.verify.corpus.mutants import KERNELS, judge_mutants, mutants_of
+from tests.verify.corpus.mutants import HOPPER, KERNELS, judge_mutants, mutants_of
 from tests.verify.corpus.run import Job, judge_jobs, summary
 
 ENTRIES = {one.name: one for one in load()}
@@ -31,6 +31,12 @@ QUICK = (
     "own_size_no_max_flag",
     "mem_scratch_assumed_zero",
     "counter_left_behind",
+    "count_in_bytes",
+    "nan_bounds_by_fminf",
+    "quotient_fast",
+    "between_softmax_cols",
+    "picked_half_plain",
+    "best_thirds_last_of_ties",
 )
 SEEDS = 20
 _WORKERS = max((os.cpu_count() or 2) - 1, 1)
@@ -103,6 +109,14 @@ def test_honest_kernels_are_accepted_whatever_the_seed() -> None:
 def test_mutants_are_rejected() -> None:
     done = judge_mutants(KERNELS, ("emulator",), _WORKERS, lambda row: None)
     assert len(done.killed) >= 150
+    assert not done.alive, [f"{row.name}: {row.verdict}" for row in done.alive]
+
+
+@pytest.mark.slow
+def test_mutants_of_kernels_for_hopper_are_rejected() -> None:
+    """Of those whose original is vouched for without a GPU all, of the others none is vouched for."""
+    done = judge_mutants(HOPPER, ("emulator",), _WORKERS, lambda row: None)
+    assert len(done.killed) >= 25
     assert not done.alive, [f"{row.name}: {row.verdict}" for row in done.alive]
 
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from tilewright.records import Precision
+from tilewright.verify.arithmetic import Roundings
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Roundings, expectations
+from tilewright.verify.expectation import expectations
 from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
 

@@ -30,6 +30,9 @@ def _extreme(name: str, sign: str) -> str:
     return note + _template(name, f"a {sign} b || a != a ? a : b", "T a, T b")
 
 
+# v + 3, from 0 up to 6. A NaN stays one, which fminf and fmaxf would drop.
+_WITHIN_6 = "(v + 3.0f < 0.0f ? 0.0f : v + 3.0f > 6.0f ? 6.0f : v + 3.0f)"
+
 EXACT_HELPERS: dict[str, str] = {
     "span": """\
 // What belongs to column `first` + i of a vector, in a tensor that has one element for every SPAN columns. A vector
@@ -151,7 +154,7 @@ __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
 """,
     "leaky_relu": _line("leaky_relu", "v > 0.0f ? v : v * slope", "float v, float slope"),
     "hardswish": _line("hardswish", "v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
-    "hardsigmoid": _line("hardsigmoid", "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
+    "hardsigmoid": _line("hardsigmoid", f"{_WITHIN_6} / 6.0f"),
     "relu": "// A NaN stays one: it is not below zero.\n" + _template("relu", "v < T(0) ? T(0) : v"),
     "whole_remainder": "// What is left of a / b, with the sign of b.\n"
     + _whole("whole_remainder", "a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0)"),
@@ -244,7 +247,7 @@ __device__ __forceinline__ float gelu_of(float v) {
   q = fmaf(t, q, -0.14224836f);
   q = fmaf(t, q, 0.12741479f);
   q *= t * power;
-  return fmaf(-fabsf(v), q, fmaxf(v, 0.0f));
+  return v > 1e18f ? v : fmaf(-fabsf(v), q, fmaxf(v, 0.0f));
 }
 """,
     "gelu_tanh": """\
@@ -271,7 +274,6 @@ def _steady(name: str, divisor: str, result: str, first: str = "", note: str = "
     )
 
 
-_SIXTH = "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)"
 STEADY_HELPERS: dict[str, str] = {
     "gelu": """\
 // v (1 + erf(v / sqrt 2)) / 2. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for
@@ -305,7 +307,7 @@ __device__ __forceinline__ float gelu_of(float v) {
         "  const float e = expf(fminf(v, 20.0f)), n = e * (e + 2.0f);\n",
         "// v tanh(log(1 + e)) with e = exp(v): tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2).\n",
     ),
-    "hardswish": _line("hardswish", f"v * {_SIXTH}"),
-    "hardsigmoid": _line("hardsigmoid", _SIXTH),
+    "hardswish": _line("hardswish", "v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)"),
+    "hardsigmoid": _line("hardsigmoid", f"{_WITHIN_6} * (1.0f / 6.0f)"),
 }
 """For f32 results where few warps do all of the work, and must have several elements under way at once."""

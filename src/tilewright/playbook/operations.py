@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tilewright.playbook.axes import ONE
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.row_program import Constant, NumberKind
+from tilewright.playbook.row_program import Constant, LaunchNumber, NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
 # Operations of one operand that have the same name in the program; what they take is made a float.
@@ -219,13 +219,18 @@ def _celu(low: Lowering, node: TracedNode) -> Lowered:
     return low.together(value, [item], node)
 
 
+_OF_TENSORS = {"clamp_min": "maximum", "clamp_max": "minimum"}
+
+
 def _clamped(low: Lowering, node: TracedNode, *bounds: tuple[str, int, str]) -> Lowered:
     items = [low.item(node, 0)]
     value = items[0].value
     for op, position, keyword in bounds:
         if low.given(node, position, keyword) is not None:
             items.append(low.item(node, position, keyword))
-            value = low.point(op, value, items[-1].value)
+            # A tensor's NaN is the result's too.
+            plain = isinstance(low.values[items[-1].value], (Constant, LaunchNumber))
+            value = low.point(op if plain else _OF_TENSORS[op], value, items[-1].value)
     return low.together(value, items, node)
 
 
@@ -248,6 +253,18 @@ def _masked_fill(low: Lowering, value: int, mask: int, filled: int) -> int:
 
 def _threshold(low: Lowering, value: int, bound: int, other: int) -> int:
     return low.point("where", low.point("le", value, bound), low.convert(other, NumberKind.FLOAT), value)
+
+
+def _lerp(low: Lowering, a: int, b: int, weight: int) -> int:
+    """From the nearer end, as PyTorch does: so that an infinity at the other is not taken off itself."""
+    across = low.point("sub", b, a)
+    rest = low.point("sub", low.constant(1.0), weight)
+    from_a = low.point("add", a, low.point("mul", weight, across))
+    from_b = low.point("sub", b, low.point("mul", across, rest))
+    held = low.values[weight]
+    if isinstance(held, Constant):
+        return from_a if abs(held.value) < 0.5 else from_b
+    return low.point("where", low.point("lt", low.point("abs", weight), low.constant(0.5)), from_a, from_b)
 
 
 def _add_combined(op: str) -> Rule:
@@ -350,7 +367,7 @@ POINTWISE_RULES: dict[str, Rule] = {
     "masked_fill": _of(3, _masked_fill),
     "threshold": _of(3, _threshold),
     "log_sigmoid_forward": _log_sigmoid,
-    "lerp": _of(3, lambda low, a, b, weight: low.point("add", a, low.point("mul", weight, low.point("sub", b, a)))),
+    "lerp": _of(3, _lerp),
     "addcmul": _add_combined("mul"),
     "addcdiv": _add_combined("div"),
     "full": _full(1, 0.0),

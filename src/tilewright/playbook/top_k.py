@@ -51,6 +51,8 @@ def top_program(traced: TracedTask) -> TopProgram:
     counts = set(reader.whole_number(whole.node, 1, "k", 0))
     if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST:
         raise NotSupported(f"the playbook writes topk with a fixed k of at most {MOST}")
+    if not whole.places:
+        raise NotSupported("the playbook writes topk along a dimension, and here it is of one number")
     dim = reader.dimension(node, 2, "dim", len(whole.places), len(whole.places) - 1)
     place = whole.places[dim]
     chosen = place.atoms[0] if len(place.terms) == 1 and place.constant.is_always(0) else None

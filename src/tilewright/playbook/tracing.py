@@ -247,7 +247,11 @@ class ProbeSet:
 
 # No two dimensions keep a simple relation from one call to the next, as 5, 11, 17 and 7, 13, 19 would, and each is odd
 # in one call and even in another, so that halves show how they are rounded.
-_SIZES = (38, 94, 61, 37, 97, 53, 113, 43, 62, 122, 58, 146, 74, 106, 131, 71, 59, 149, 82, 134, 79, 67, 166, 86)
+_SIZES = (
+    *(38, 94, 61, 37, 97, 53, 113, 43, 62, 122, 58, 146, 74, 106, 131, 71, 59, 149, 82, 134, 79, 67, 166, 86),
+    *(89, 118, 101, 142, 103, 158, 107, 109, 178, 127, 137, 139),
+)
+MOST_PROBED = len(_SIZES) // 3  # dimensions that can have a size of their own in every call
 
 
 def probes_of(task: Task, larger: bool = False) -> ProbeSet:
@@ -256,8 +260,7 @@ def probes_of(task: Task, larger: bool = False) -> ProbeSet:
     primes = iter(_SIZES)
     floats = [one for one in task.numbers if one.type is ScalarType.FLOAT and one.value]
     for call in range(3):
-        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), larger) for one in task.free[:8]}
-        sizes |= {one.name: one.size for one in task.free[8:]}
+        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), larger) for one in task.free}
         # Each by a step of its own: the quotient of two numbers that grew alike would look like a constant.
         steps = (((0.0, 1.0, -1.0)[call] / (16 + (1 + call) * place)) for place in itertools.count())
         numbers = {one.name: _near(one, step) for one, step in zip(floats, steps, strict=False)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tilewright.playbook.attention_family import ATTENTION
@@ -18,7 +18,7 @@ from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
-from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
+from tilewright.playbook.tracing import MOST_PROBED, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
@@ -70,14 +70,23 @@ def traced_task(task: Task, ask: Ask) -> TracedTask:
     for one in task.tensors:
         if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
             raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
+    varied = [one.name for one in task.free if one.varies]
+    task = _holding(task, varied[MOST_PROBED:])
     traced = _varied(task, ask) or _fixed(task, ask)
     while held := held_dimensions(traced):
-        dimensions = tuple(replace(one, varies=one.varies and one.name not in held) for one in task.dimensions)
-        task = replace(task, dimensions=dimensions)
+        task = _holding(task, held)
         traced = _varied(task, ask) or replace(traced, task=task)
         if traced.probes.fixed:
             break
     return traced
+
+
+def _holding(task: Task, held: Collection[str]) -> Task:
+    """The task with these dimensions at their own sizes alone."""
+    if not held:
+        return task
+    dimensions = tuple(replace(one, varies=one.varies and one.name not in held) for one in task.dimensions)
+    return replace(task, dimensions=dimensions)
 
 
 def _fixed(task: Task, ask: Ask) -> TracedTask:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from random import Random
 
 from tilewright.records import Case, Dimension, SizeFormula, Task
 from tilewright.verify.case_work import Sizes, is_small
@@ -16,6 +17,10 @@ from tilewright.verify.case_work import Sizes, is_small
 _LONG_WORK = 400_000  # of a case with one more dimension at its full size
 _TILED = 3  # dimensions that can all have two tiles in one affordable case
 _LONG = 512  # a size
+_DRAWN_FROM = 64  # the least full size near which others are drawn
+_MOST_DRAWN = 4  # dimensions
+_COUNTED = 300_000  # elements, of which a quarter may be counted
+_COUNTED_FROM = 1024  # full size of what is counted
 _FEW_PLACES = 16  # a reduced dimension up to this size is a filter and keeps its size in most cases
 _WIDEST = 4  # times the full size of the innermost dimension
 _FEW_LEFT = 3  # positions of a filter in its image
@@ -126,6 +131,42 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
                 sizes = more
                 left.remove(name)
         yield sizes
+
+
+def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
+    """Each long dimension at a size that is drawn from half its full size up to that, and the longest at two of those
+    between the small ones and half of it too. The others are small. Whole vectors and tiles are as likely as odd sizes.
+    """
+    base = sizes_of(task, BASE)
+    if base is None:
+        return
+    long = sorted((one for one in task.free if one.varies and one.size > _DRAWN_FROM), key=lambda one: -one.size)
+    for number, one in enumerate(long[:_MOST_DRAWN]):
+        wanted = [draw.randrange(one.size // 2, one.size)]
+        if not number and one.size > 2 * _LONG:
+            least, most = math.log2(_LONG), math.log2(one.size / 2)
+            middle = (least + most) / 2
+            wanted += [int(2 ** draw.uniform(least, middle)), int(2 ** draw.uniform(middle, most))]
+        others = {other.name: other.permitted(draw.randint(1, 8)) for other in task.free if other.varies}
+        for size in wanted:
+            unit = draw.choice((1, 4, 32))
+            small = _with_room(task, task.complete({**base, **others}), _FEW_LEFT)
+            yield _stretched(task, small, one, one.permitted(size // unit * unit))
+
+
+def counted_sizes(task: Task) -> Sizes | None:
+    """So many elements that a count of 16 bits passes its end, where results are integers and fewer than what they are
+    made of; None for other tasks, and where that many are too many to emulate."""
+    if not task.outputs or any(one.dtype.is_float or one.dtype.itemsize == 1 for one in task.outputs):
+        return None
+    kept = {name for one in task.outputs for name in one.shape}
+    gone = [one for one in task.free if one.varies and one.name not in kept]
+    base = sizes_of(task, SMALLEST)
+    longest = max(gone, key=lambda one: one.size, default=None)
+    if longest is None or base is None or longest.size < _COUNTED_FROM:
+        return None
+    sizes = task.complete({**base, longest.name: longest.permitted(_COUNTED)})
+    return sizes if task.is_sound(sizes) and is_small(task, sizes) else None
 
 
 def _innermost(task: Task, inner: str) -> tuple[str, ...]:

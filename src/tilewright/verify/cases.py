@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
 from tilewright.kernel_file.compiled_plan import CompiledPlan
 from tilewright.kernel_file.syntax import Accept
 from tilewright.records import Case, IndexValues, Layout, NormalValues, Task
 from tilewright.verify.accepted_sizes import Accepts, accepted_sizes
-from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
+from tilewright.verify.case_sizes import Shape, counted_sizes, long_sizes, sizes_near_own, sizes_of
 from tilewright.verify.case_work import Sizes, is_small, work_of
 from tilewright.verify.distributions import (
     FLAGS,
@@ -68,6 +69,7 @@ _VALUE_SHAPES = tuple(
 )
 _MORE_SHAPES = (Shape(72, (12, 3, 2)), Shape(96, (10, 5, 2)), Shape(40, (18, 3, 2)))  # whole vectors, not whole tiles
 _VALUE_SEED = 301
+_DRAWN_SEED = 501
 # Values that show faults the usual ones hide: one-pass variances, a softmax without maximum, skipped elements.
 _HIDDEN = ("offset", "wide", "impulse")
 
@@ -84,6 +86,11 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
             if _applies(task, values):
                 key = (tuple(sizes.items()), _canonical(task, values))
                 found.setdefault(key, Case(sizes, len(found) + 1, _canonical(task, values)))
+    many = counted_sizes(task)
+    if many is not None:
+        names = [one.name for one in whole_inputs(task)]
+        values = values_with(WHOLE, dict.fromkeys(names, ALIKE)) if names else TASK
+        found.setdefault((tuple(many.items()), values), Case(many, len(found) + 1, values))
     own = tuple(task.sizes.items())
     varied = [case for (sizes, _), case in found.items() if sizes != own]
     # Among tiny cases the odd ones come first: a diagnosis says more about 37 elements than about one.
@@ -127,6 +134,15 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
             return sizes
     found = accepted_sizes(task, accepts, count=1)
     return found[0] if found else None
+
+
+def drawn_cases(task: Task, text: str) -> tuple[Case, ...]:
+    """Cases near the task's own sizes, others for every kernel file, so that no file is right at those alone."""
+    found: dict[tuple[tuple[str, int], ...], Case] = {}
+    for sizes in sizes_near_own(task, Random(f"{task.hash} {text}")):
+        if task.is_sound(sizes) and is_small(task, sizes):
+            found.setdefault(tuple(sizes.items()), Case(sizes, _DRAWN_SEED + len(found)))
+    return tuple(found.values())
 
 
 def full_size_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:

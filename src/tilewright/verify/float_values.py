@@ -18,6 +18,7 @@ _WIDE_RANGE = (DType.F32, DType.F64, DType.BF16)
 _TINY = {DType.F64: 2.2e-308, DType.F16: 6.1e-5, DType.F8E4M3: 2.0**-6, DType.F8E5M2: 2.0**-14}
 _SMALL = 2.0**-9
 _WIDEST = 100.0
+_SHARE_OF_NAN = 1 / 64
 _OUTLIER = {DType.F16: 6e4, DType.F8E4M3: 400.0, DType.F8E5M2: 4e4}
 
 
@@ -217,7 +218,27 @@ _SPECIAL: tuple[_Row, ...] = (*_INFINITE[:3], _with((0.4, np.nan)), *_INFINITE[3
 _NAN_ROWS: tuple[_Row, ...] = (_with(), _with((0.4, np.nan)), _with(), _with((1.0, np.nan)))
 
 
-SPECIAL, INFINITE, NAN_ROWS = "special", "infinite", "NaN"
+def _nan_anywhere(generator: np.random.Generator, place: Place) -> Floats:
+    """A few NaN in every tensor, at places of their own."""
+    values = generator.standard_normal(place.count)
+    some = generator.random(place.count) < _SHARE_OF_NAN
+    some[(place.number + 1) * place.count // 7 % max(place.count, 1) :][:1] = True
+    return np.where(some, np.nan, values)
+
+
+def _huge(generator: np.random.Generator, place: Place) -> Floats:
+    """Rows of numbers from 2^126 to 2^128, by which `__fdividef` makes 0, beside ordinary ones."""
+
+    def row(number: int, width: int) -> Floats:
+        values = generator.standard_normal(width)
+        if number % 2 or place.dtype not in (DType.F32, DType.BF16):
+            return values
+        return np.copysign(np.exp2(generator.uniform(126.0, 127.9, width)), values)
+
+    return by_rows(place.shape, 2, row)
+
+
+SPECIAL, INFINITE, NAN_ROWS, NAN_ANYWHERE, HUGE = "special", "infinite", "NaN", "NaN in every tensor", "huge"
 PATTERNED, OUTLIERS, NEGATIVE_OFFSET, PEAKS = "patterned", "outliers", "negative offset", "peaks"
 
 DISTRIBUTIONS: dict[str, Distribution] = {
@@ -233,6 +254,8 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     OUTLIERS: Distribution(_outliers, mixed=True),  # a range or a scale that one large number ruins
     SPECIAL: Distribution(_mixed(_SPECIAL), mixed=True),  # NaN and infinities, masked rows
     INFINITE: Distribution(_mixed(_INFINITE), mixed=True),  # infinities, where the order of NaN is undefined
+    NAN_ANYWHERE: Distribution(_nan_anywhere, mixed=True),
+    HUGE: Distribution(_huge, mixed=True),
     NAN_ROWS: Distribution(_mixed(_NAN_ROWS, first=True), mixed=True),  # NaN in rows of a GEMM's first operand
 }
 

@@ -16,8 +16,8 @@ from torch.autograd.gradcheck import GradcheckError
 from tilewright.records import Case, Task
 from tilewright.reference import AnyReference
 from tilewright.reference.torch_calls import flat_results, to_torch
+from tilewright.verify.arithmetic import WIDE, Arithmetic
 from tilewright.verify.distributions import draw_inputs
-from tilewright.verify.expectation import WIDE, Arithmetic
 
 CHECK = "tilewright.verify.gradient_check:check"
 _SECONDS = 120.0

@@ -24,6 +24,7 @@ from tilewright.records import (
     WrittenPart,
     WrongOutput,
 )
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.convolutions import computed_in_f32
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of, work_of
@@ -83,6 +84,18 @@ def judge(
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
     elements = sum(one.truth.numel() for one in expected)
     return Judgement(tuple(wrong), worst, telling, time.monotonic() - start, elements)
+
+
+def call_alone(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
+    """Call the reference as the case does. Raises what it raises, and `ReferenceProblem` where it returns other shapes
+    than the task says."""
+    task = case_task(request.task, request.case)
+    tensors = _tensors(request.inputs or _drawn(task, request.case))
+    specs = task.output_specs(request.case.sizes)
+    for found, (name, spec) in zip(_caller(function, task, tensors)(tensors), specs.items(), strict=False):
+        if tuple(found.shape) != spec.shape:
+            raise ReferenceProblem(f"the reference returns {name} of shape {list(found.shape)} there")
+    return Judgement((), 0.0, False, 0.0)
 
 
 def warm_up(function: Callable[..., Any], request: JudgeRequest) -> Judgement:

@@ -187,4 +187,5 @@ def _pieces(found: torch.Tensor, expected: Expected, most: int) -> Iterator[tupl
     for start in range(0, found.shape[0], step):
         rows = slice(start, start + step)
         moved = tuple(one[rows] for one in expected.moved)
-        yield start, found[rows], Expected(expected.own[rows], expected.truth[rows], moved)
+        open = None if expected.open is None else expected.open[rows]
+        yield start, found[rows], Expected(expected.own[rows], expected.truth[rows], moved, open=open)

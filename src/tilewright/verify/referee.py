@@ -29,7 +29,15 @@ from tilewright.verify.block_trial import FURTHER_BUDGET, BlockTrial
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import full_size_cases, other_forms, plan_cases, resampled_values, value_cases, value_sizes
+from tilewright.verify.cases import (
+    drawn_cases,
+    full_size_cases,
+    other_forms,
+    plan_cases,
+    resampled_values,
+    value_cases,
+    value_sizes,
+)
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.minimum_work import needed_inputs, too_little_work
@@ -41,7 +49,9 @@ SkipIfSlower = Callable[[], Evidence | None]
 
 _PREFLIGHT = 3  # cases emulated before the GPU is used
 _SCHEDULES = 3
-_MORE_INSTRUCTIONS = 4  # times the usual budget of a case
+# Times the usual budget of a case: tiles and blocks much larger than it need many instructions, though not without end
+# as an endless loop does.
+_MORE_INSTRUCTIONS = 4
 _FEW = 3  # sizes that a file must accept, else more are searched
 _MOST_MOVED = 16  # declined cases that are moved to accepted sizes
 _MOST_BRANCH_SIZES = 12
@@ -145,7 +155,7 @@ class Referee:
         return lambda sizes: self._takes(candidate, Case(sizes, 1))
 
     def _cases(self, candidate: Candidate) -> list[Case]:
-        cases = list(plan_cases(self._task))
+        cases = [*plan_cases(self._task), *drawn_cases(self._task, candidate.file.text)]
         small = is_small(self._task, self._task.sizes, OWN_WORK)
         if small:
             cases += full_size_cases(self._task) if not cases else full_size_cases(self._task)[:1]
@@ -215,20 +225,21 @@ class Referee:
             schedules = _SCHEDULES if number in scheduled else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
-            less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None
+            less: Case | None = case if case.sizes != self._task.sizes else None
             if (
-                less is None
-                and case.sizes != self._task.sizes
+                less is not None
+                and not has_own_size(self._task, case)
                 and isinstance(outcome, Wrong)
                 and ran_out(outcome.evidence)
             ):
-                # Tiles much larger than the case need many instructions, unlike an endless loop a bounded number.
                 more = _MORE_INSTRUCTIONS * instruction_budget(self._task, case)
                 outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules, most_instructions=more)
             while less is not None and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 less = shorter(self._task, less)
                 if less is not None:
-                    outcome = trial.run(less, self._emulator, emulated=True)
+                    times = 1 if has_own_size(self._task, less) else _MORE_INSTRUCTIONS
+                    more = times * instruction_budget(self._task, less)
+                    outcome = trial.run(less, self._emulator, emulated=True, most_instructions=more)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 outcome = NotRun(
                     records.CaseResult(

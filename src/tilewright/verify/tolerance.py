@@ -12,7 +12,7 @@ or what it returns under those roundings.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -107,6 +107,7 @@ _NARROW_ROUNDING = 2.0**-12
 _LEAST_LEANING = 256  # elements
 _SAMPLE = 50_000
 _RARE = 1 / 32  # of all tiles
+_ROUNDED_BY_TYPE = 2.0**23  # floats beyond it may be whole because f32 holds no others
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class Expected:
     moved: tuple[torch.Tensor, ...]
     order: Order | None = None  # where the result holds indices of sorted numbers
     contracted: bool = False  # whether it contains a GEMM, whose operands a kernel may round
+    open: torch.Tensor | None = None  # elements that depend on the order of ties, which are not judged
+    floats: Expected | None = None  # what integers were cast from
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,17 @@ def compare(
     and NaN or infinity in another, and all but gross errors in tiles that are allowed more than `MOST_LEEWAY` of the
     result's size.
     """
+    if expected.open is not None:
+        found, expected = _settled(found, expected, expected.open)
     return _close(found, expected, tolerance, traits) if found.is_floating_point() else _exact(found, expected)
+
+
+def _settled(found: torch.Tensor, expected: Expected, open: torch.Tensor) -> tuple[torch.Tensor, Expected]:
+    """Both with the truth where nothing is promised."""
+    truth = expected.truth
+    own, *moved = (torch.where(open, truth.to(one.dtype), one) for one in (expected.own, *expected.moved))
+    found = torch.where(open, truth.to(found.dtype), found)
+    return found, replace(expected, own=own, moved=tuple(moved), open=None, floats=None)
 
 
 def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
@@ -172,6 +185,8 @@ def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
         differs &= (wide != one.double()) if one.is_floating_point() else (found.long() != one.long())
     if expected.order is not None:
         differs = _by_order(differs, found.long(), expected, expected.order)
+    if expected.floats is not None and bool(differs.any()):
+        differs &= ~_is_cast_of(found, expected.floats)
     error = torch.where(differs, (wide - expected.truth.double()).abs(), 0.0)
     ratio = math.inf if bool(differs.any()) else 0.0
     return Comparison(differs, error, torch.zeros_like(wide), None, ratio, 0.0)
@@ -191,6 +206,23 @@ def _by_order(differs: torch.Tensor, found: torch.Tensor, expected: Expected, or
     counts = torch.zeros(order.values.shape, dtype=torch.long, device=found.device)
     counts.scatter_add_(order.dim, places, inside.long())
     return (differs & ~tied) | (inside & (counts.gather(order.dim, places) > 1))
+
+
+def _is_cast_of(found: torch.Tensor, floats: Expected) -> torch.Tensor:
+    """Whether integers are casts of floats that are right, or of floats that have no place among the integers.
+
+    Floats that are whole in every run, as rounding makes them, move by whole steps: there integers that no run has are
+    wrong.
+    """
+    truth, wide = floats.truth.double(), found.double()
+    runs = [truth, *(one.double() for one in floats.moved)]
+    apart = _Errors.of(floats.own, floats.own, truth)
+    movement = _movement(floats, truth, apart.finite, PLAIN)
+    allowed = _Yardstick(floats.own.dtype, apart, movement, floats.contracted).allowed()
+    is_whole = torch.stack([one == one.round() for one in runs]).all(0) & (truth.abs() < _ROUNDED_BY_TYPE)
+    right = ~is_whole & (wide >= (truth - allowed).trunc()) & (wide <= (truth + allowed).trunc())
+    most = 2.0 ** (max(8 * found.dtype.itemsize, 32) - 1)  # narrower ones are cast by way of 32 bits
+    return right | ~torch.stack([one.abs() < most for one in (*runs, floats.own.double())]).all(0)
 
 
 @dataclass(frozen=True)
@@ -254,6 +286,8 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, tra
         if traits.mixed:
             error = torch.where(yardstick.unsure(allowed), error / GROSS, error)
             misplaced = misplaced & ~_unsettled(expected, found.dtype)
+        if bool(misplaced.any()):
+            misplaced = misplaced & ~_overflows(found, truth, allowed)
         wrong, ratio = yardstick.judge(error, allowed)
         if yardstick.is_narrow and traits.even:
             lean = _lean(found.double() - truth, own.double() - truth, truth, apart.finite, yardstick)
@@ -265,6 +299,13 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, tra
     leeway = _mean_square(allowed) / usual_size if usual_size > 0 else 0.0
     own_worst = float(apart.own_error.max()) if truth.numel() else 0.0
     return Comparison(wrong, error, allowed, own_worst, ratio, leeway)
+
+
+def _overflows(found: torch.Tensor, truth: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Where infinity is what the dtype makes of the truth, within what is allowed."""
+    kind = torch.finfo(found.dtype)
+    beyond = truth.abs() + allowed >= kind.max * (1 + kind.eps / 4)
+    return beyond & (found.double() == truth.sign() * math.inf)
 
 
 def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:

@@ -29,7 +29,7 @@ from tilewright.records import (
     UncoveredLine,
     WrongValues,
 )
-from tilewright.reference import ReferenceProblem
+from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.distributions import TASK, timed_values
 from tilewright.verify.judging_records import Judgement, JudgeRequest
@@ -126,6 +126,7 @@ def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None, line: Seen) ->
 
 _CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.COUNTERS)
 JUDGE = "tilewright.verify.judging:judge"
+CALL = "tilewright.verify.judging:call_alone"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
 # Sums of floats in a nondeterministic order: an atomic addition, or a compare-and-swap that may be one.
@@ -276,7 +277,23 @@ class Trial:
             self._times.run_s += time.monotonic() - start - judged_s
         if judgement is not None and judgement.not_opened and job.share:
             return self._ran(case, device, replace(job, share=False))  # send the results through this process instead
-        return self.refused(case, execution) or self._judged(case, execution, judgement)
+        refused = self.refused(case, execution)
+        if isinstance(refused, Wrong) and judge is not None and not self._is_taken(judge, case, job):
+            return NotRun(None)
+        return refused or self._judged(case, execution, judgement)
+
+    def _is_taken(self, judge: AnyReference, case: Case, job: Job) -> bool:
+        """Whether the reference takes what a kernel faulted on; noted where it does not."""
+        task = self.candidate.task
+        if case.sizes == task.sizes and case.values == TASK:
+            return True
+        try:
+            judge.call(CALL, JudgeRequest(task, case, (), job.inputs), Judgement, _JUDGE_SECONDS)
+        except ReferenceProblem as problem:
+            self.reference_problem = problem
+            self._note_refusal(case, problem)
+            return False
+        return True
 
     def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:
         assert isinstance(execution, Completed)

@@ -27,12 +27,15 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
+from tilewright.verify.expectation import in_f64
 from tilewright.verify.float_values import (
     ANYWHERE,
     BOTH,
     EDGES,
+    HUGE,
     INFINITE,
     LOWER,
+    NAN_ANYWHERE,
     NAN_ROWS,
     OUTSIDE,
     PATTERNED,
@@ -48,12 +51,18 @@ _OF_ZEROS = frozenset({"diag_embed", "block_diag", "eye"})  # a product with suc
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "conv1d", "conv2d", "conv3d", "im2col", "col2im"})
 _ORDERED = frozenset(
     {"sort", "topk", "argmax", "argmin", "argsort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"}
-    | {"msort", "unique", "searchsorted", "bucketize", "max_pool2d_with_indices", "max_pool3d_with_indices"}
+    | {"msort", "unique", "searchsorted", "bucketize"}
 )
-_WITH_PLACES = frozenset({"max", "min"})  # return indices too where a dimension is given
+# Return indices too, the former where a dimension is given; the values alone are NaN where there is one.
+_WITH_PLACES = frozenset({"max", "min", "max_pool2d_with_indices", "max_pool3d_with_indices"})
+_BY_PLACES = frozenset({"gather", "index", "index_select", "take", "max_unpool2d", "max_unpool3d", "scatter"})
 _DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod", "divide", "true_divide"})
 # Operations that masks with infinities are for. Elementwise, x * (x > 0) is a relu too.
-_OF_ROWS = _ORDERED | {"_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "amax", "amin", "max"}
+_OF_ROWS = (
+    _ORDERED
+    | _WITH_PLACES
+    | {"_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "amax", "amin", "max"}
+)
 _OF_ROWS |= {"min", "sum", "mean", "cumsum", "prod", "any", "all"}
 _ALGEBRA = frozenset({"mul", "sub", "rsub", "div", "addcmul", "addcdiv", "lerp"})
 # Written with fmaxf and fminf, which drop NaN. Inside a formula that is accepted; as the result it is wrong.
@@ -68,7 +77,7 @@ def survey_values(function: Callable[..., Any], request: SurveyRequest) -> Value
     survey = _Survey(function, request.task, request.sizes)
     if request.whole:
         return ValueSurvey(tuple(survey.whole_numbers()))
-    return ValueSurvey((*survey.special(), *survey.edges(), *survey.outside(), *survey.numbers()))
+    return ValueSurvey((*survey.special(), *survey.huge(), *survey.edges(), *survey.outside(), *survey.numbers()))
 
 
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,11 +95,14 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.bounds = 0
         self.ends_with_bound = False
         self.converts = False  # floats to integers
+        self.divides = False  # by floats of a tensor
+        self.places = False  # returned beside the largest
 
     @property
     def keeps_nan(self) -> bool:
-        """Whether a NaN on the way is guaranteed to reach the results."""
-        return not self.operations & _ORDERED and self.bounds <= self.ends_with_bound
+        """Whether a NaN on the way is guaranteed to reach the results, if they are floats."""
+        ordered = self.operations & _ORDERED or (self.places and self.operations & _BY_PLACES)
+        return not ordered and self.bounds <= self.ends_with_bound
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
@@ -102,13 +114,13 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         second = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else None
         if second is not None and not second.is_floating_point() and name in _DIVISIONS:
             self.whole_divisors = True
+        self.divides |= second is not None and second.is_floating_point() and name in _DIVISIONS
         if second is not None and second.is_floating_point() and name in _ALGEBRA:
             self.algebra = True
         if second is not None and name in _SHIFTS:
             self.shifts = True
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if name in _WITH_PLACES and isinstance(results, (tuple, list)):
-            self.operations.add("argmax")
+        self.places |= name in _WITH_PLACES and isinstance(results, (tuple, list))
         made = results if isinstance(results, torch.Tensor) else None
         floats = first is not None and first.is_floating_point()
         whole = made is not None and not made.is_floating_point() and made.dtype != torch.bool
@@ -124,7 +136,7 @@ class _Survey:
         self._sizes = sizes
 
     def special(self) -> Iterator[str]:
-        """The kind with NaN or infinities that is well-defined here, if any."""
+        """The kinds with NaN or infinities that are well-defined here, if any."""
         with _Watching() as seen:
             results = self._results(TASK)
         if results is None:
@@ -135,14 +147,26 @@ class _Survey:
         products = seen.operations & _PRODUCTS or fused
         # For a NaN query PyTorch returns zeros on a CPU and NaN on a GPU.
         with_nan = seen.keeps_nan and not fused
+        with_nan = with_nan and not (seen.places and any(not one.is_floating_point() for one in results))
         with_nan = with_nan and not (products and seen.operations & _OF_ZEROS)  # 0 * NaN, which a kernel may skip
         with_infinities = not (seen.algebra or products) and bool(seen.operations & _OF_ROWS)
-        if with_infinities:
-            kind = SPECIAL if with_nan else INFINITE
-        else:
-            kind = NAN_ROWS if with_nan else ""
-        if kind and self._results(kind) is not None:
-            yield kind
+        floats = [one for one in self._task.tensors if one.dtype.is_float and not one.optional]
+        anywhere = with_nan and not products and len(floats) > 1
+        kinds = [SPECIAL if with_nan else INFINITE] if with_infinities else []
+        if anywhere or (with_nan and not with_infinities):
+            kinds.append(NAN_ANYWHERE if anywhere else NAN_ROWS)
+        yield from (one for one in kinds if self._results(one) is not None)
+
+    def huge(self) -> Iterator[str]:
+        """Huge numbers, where some are divisors and the reference at its dtype agrees with f64."""
+        with _Watching() as seen:
+            results = self._results(HUGE)
+        if results is None or not seen.divides or not self._holds_more_than_numbers(seen):
+            return
+        case = Case(self._sizes, 7, HUGE)
+        wide = in_f64(lambda given: call_reference(self._function, self._task, given), self._drawn(self._task, case))
+        if all(_agrees(one, other) for one, other in zip(results, wide, strict=True)):
+            yield HUGE
 
     def _holds_more_than_numbers(self, seen: _Watching) -> bool:
         """Whether NaN and infinities propagate at all."""
@@ -285,9 +309,11 @@ class _Survey:
     def _called(self, values: str) -> tuple[torch.Tensor, ...] | None:
         case = Case(self._sizes, 7, values)
         task = case_task(self._task, case)
+        return self._call_with(self._drawn(task, case), task)
+
+    def _drawn(self, task: Task, case: Case) -> dict[str, torch.Tensor]:
         specs = task.specs(self._sizes)
-        tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
-        return self._call_with(tensors, task)
+        return {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
 
     def _call_with(self, tensors: dict[str, torch.Tensor], task: Task | None = None) -> tuple[torch.Tensor, ...] | None:
         try:
@@ -316,6 +342,16 @@ def _differs_at(places: torch.Tensor, one: torch.Tensor, other: torch.Tensor) ->
     if one.shape != places.shape or not bool(one.isnan().any()):
         return False
     return torch.equal(one[~places], other[~places]) and not bool(other.isnan().any())
+
+
+def _agrees(own: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Whether the own arithmetic has what f64 has, to a few bits, or an infinity where f64 has more than it holds."""
+    if not own.is_floating_point():
+        return torch.equal(own, wide)
+    if not bool(wide.isfinite().all()):
+        return False
+    near = (own.double() - wide).abs() <= 2.0**-6 * wide.abs() + torch.finfo(own.dtype).tiny
+    return bool((near | (own.isinf() & (wide.abs() > 0.99 * torch.finfo(own.dtype).max))).all())
 
 
 def _same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:

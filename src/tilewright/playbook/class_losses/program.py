@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
@@ -15,6 +16,7 @@ from tilewright.playbook.tracing import TracedNode
 
 EXPONENTIALS = frozenset(("_log_softmax", "_softmax", "logsumexp"))
 SUMS = frozenset(("sum", "mean"))
+_MOST_AGAIN = 8  # results of a row, for each of which the row is gone through again
 PICKS = frozenset(("gather", "index", "index_select", "embedding"))
 
 
@@ -105,6 +107,12 @@ def _log_sums(
         along = own
         if any(not place.terms == () and place.atoms[0] not in rows for place in one.places):
             raise NotSupported("the playbook writes a loss whose rows are taken in order")
+        again = math.prod(row.size.own for row in rows if not any(place.mentions(row) for place in one.places))
+        if again > _MOST_AGAIN:
+            raise NotSupported(
+                f"the playbook picks single elements of each row's {node.target.strip('_')}, and here whole rows are "
+                "made of it; look rows up in one function and normalise them in another"
+            )
         places = (*one.places[:dim], of_variable(own), *one.places[dim:])
         value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
         found.append(LogSum(name, value, is_plain))

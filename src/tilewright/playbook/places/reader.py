@@ -91,6 +91,8 @@ class PlaceReader(Lowering):
 
     def _made(self, index: int, node: TracedNode, places: Places) -> int:
         if node.target in self._whole:
+            if not places:
+                raise NotSupported(f"the playbook writes {node.target} along a dimension, and here it is of one number")
             return self.leaf("running", Whole(index, places, self._conditions), kind_of(node.result.dtype))
         if node.target in self._rules:
             return self._rules[node.target](self, index, node, places)
@@ -100,8 +102,7 @@ class PlaceReader(Lowering):
                 raise not_together(node.target, other)
             raise NotSupported(f"the playbook does not support the operation {node.target.strip('_')} here")
         made = POINTWISE_RULES[node.target](self, node)
-        assert isinstance(made, Item)
-        return made.value
+        return (made[0] if isinstance(made, tuple) else made).value  # `getitem` takes the first result alone
 
     def argument(self, node: TracedNode, position: int, places: Places, keyword: str = "") -> int:
         """The value of an operand that is a tensor, at a place of its own."""

@@ -56,6 +56,8 @@ def _permute(reader: PlaceReader, index: int, node: TracedNode, places: Places) 
 
 
 def _transpose(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
+    if not places:  # PyTorch takes a single number too
+        return reader.argument(node, 0, places)
     a, b = (reader.dimension(node, position, "", len(places)) for position in (1, 2))
     found = list(places)
     found[a], found[b] = places[b], places[a]

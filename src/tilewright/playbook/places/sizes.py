@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -105,6 +104,10 @@ class Size:
         values = self._with(other, lambda a, b: a // b)
         if self == other or self.literal == 0 or (self.literal is not None and other.literal is not None):
             return self._like(values[0])
+        if any(value < 0 for value in self.values):  # a plan divides no negative numbers
+            if any(value > 0 for value in self.values):
+                raise NotSupported(f"the playbook cannot divide {self.text}, which is negative at some sizes")
+            return self.negated().over(other).negated()
         label = f"{self._word}_by_{other._word}"
         made = Size(values, f"{self._within(_PRODUCT)} / {other._within(_ATOM)}", _SUM, label)
         return self if other.literal == 1 else made
@@ -191,16 +194,8 @@ class SizeBook:
             return None
         if any(slope * size + constant != value for size, value in zip(seen, values, strict=True)):
             return None
-        whole = base.times(self.number(slope.numerator))
-        part = Size(
-            tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values),
-            whole.text,
-            whole.binds,
-            whole.label,
-        )
-        if slope.denominator > 1:
-            label = f"{whole._word}_by_{slope.denominator}"
-            part = Size(part.values, f"{whole._within(_PRODUCT)} / {slope.denominator}", _SUM, label)
+        part = base.times(self.number(abs(slope.numerator))).over(self.number(slope.denominator))
+        part = part.negated() if slope < 0 else part
         strangeness = abs(slope.numerator) + slope.denominator + abs(int(constant)) + base.text.count(" ")
         return strangeness, part.plus(self.number(int(constant)))
 

@@ -375,11 +375,13 @@ class Held:
         ]
 
     def loads(self, which: str = "here") -> list[str]:
-        return [
-            line
-            for name, read in self.reads.items()
-            for line in self.kernel.load_vector(read, self.kernel.modes[name], {}, f"{self.name(name, which)}{self.at}")
-        ]
+        """Statements that fill the vectors; what their places are looked up by comes first."""
+        places = (place for read in self.reads.values() for place in places_of(read))
+        wanted = tuple(dict.fromkeys(one.value for place in places for one in place.lookups))
+        lines, known = self.kernel.write(wanted, {}, self.kernel.load_alone, frozenset(wanted))
+        for name, read in self.reads.items():
+            lines += self.kernel.load_vector(read, self.kernel.modes[name], known, f"{self.name(name, which)}{self.at}")
+        return lines
 
     def element(self, name: str, leaf: Leaf, known: Known) -> str:
         """Element i of a leaf, inside the loop over a vector."""

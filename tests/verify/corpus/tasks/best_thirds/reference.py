@@ -1,0 +1,5 @@
+import torch
+
+
+def best_thirds(x):
+    return torch.topk(x, 2, -1).indices // 3

@@ -1,0 +1,5 @@
+import torch
+
+
+def bounded(x, low, high):
+    return torch.clamp(x, low, high)

@@ -1,0 +1,2 @@
+def quotient(x, y):
+    return x / y
