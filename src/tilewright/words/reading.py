@@ -257,9 +257,6 @@ class _Attempt(Facts):
             kept.append(one)
         self.steps = kept
 
-    def _explained(self, step: Step) -> frozenset[str]:
-        return hints(step.operation.name) - NEGATIONS
-
     def _take_options(self) -> None:
         """Options by their phrases, and by phrases whose words all stand near a step in any order."""
         for mention in self.options:
@@ -297,57 +294,6 @@ class _Attempt(Facts):
             if places:
                 self.steps[0].start, self.steps[0].end = min(places), max(places) + 1
                 return
-
-    # -- dimensions and dtypes --
-
-    def _take_axes(self) -> None:
-        for place, one in enumerate(self.tokens):
-            if one.kind != "axis":
-                continue
-            step = self._nearest(place, lambda one: one.operation.goes_over and one.axis is None)
-            if step is None:
-                step = self._nearest(place, partial(_goes_over, one.value))
-            explained = any(contents(one.text) and contents(one.text) <= self._explained(s) for s in self.steps)
-            if step is None or (not step.operation.goes_over and explained):
-                self.left += [] if explained else [one.text]
-                continue
-            step.axis, step.axis_said = one.value, one.text
-            for other in self.steps:  # "mean and variance of each row"
-                beside = set(self._words(other.end, step.start)) <= {"and", ",", "&"} and other.end <= step.start
-                if beside and other.operation.goes_over and other.axis is None:
-                    other.axis, other.axis_said = one.value, one.text
-        for step in self.steps:
-            after = " ".join(self._words(step.end, step.end + 4))
-            whole = re.match(r"of (?:\w+ )?(?:matrix|array|tensor|vector)\b", after)
-            alone = step.operation.kind == "reduce" and len(step.operation.arguments) == 1
-            if whole and step.axis is None and alone:
-                step.axis, step.axis_said = (), whole[0]
-
-    def _take_dtypes(self) -> tuple[str, str]:
-        """The dtype of the elements, and that of the result where it is another."""
-        dtype, to = "", ""
-        cast = next((one for one in self.steps if one.operation.name == "cast"), None)
-        for place, one in enumerate(self.tokens):
-            if one.kind != "dtype":
-                continue
-            before, after = self._words(place - 3, place), self._words(place + 1, place + 2)
-            near = [*self._words(place - 5, place), *after]
-            result = {"out", "output", "result", "returns", "return", "to", "into", "as"} & set(before[-2:])
-            tensor = (self._words(place - 1, place) or [""])[0]
-            if any(re.match(r"accum|math|comput|calculat|intern|inside|sum|stat|state|everything", t) for t in near):
-                self.notes.append(f'not used: "{one.text}" on the way: kernels compute in f32 anyway')
-            elif result or (after in (["out"], ["output"], ["result"]) and (dtype or cast)):
-                to = one.value
-            elif dtype and dtype != one.value and tensor in tensors() | {"scales", "scale"}:
-                self.notes.append(f'not used: "{tensor} {one.text}"')
-            elif dtype and dtype != one.value:
-                raise unread(f"it says {dtype} and {one.value}")
-            else:
-                dtype = one.value
-        if cast is not None:
-            cast.options.append(to or dtype)
-            return ("", "") if not to else (dtype, "")
-        return (dtype, "" if to == dtype else to) if dtype or not to else ("", to)
 
     # -- every other word --
 
@@ -508,7 +454,3 @@ class _Attempt(Facts):
 
 def _is_of(name: str, step: Step) -> bool:
     return step.operation.name == name
-
-
-def _goes_over(axis: object, step: Step) -> bool:
-    return step.operation.axis == "last" or step.axis == axis
