@@ -200,6 +200,8 @@ class Facts:
                     continue
                 operation = step.operation.with_options((*step.options, *more))
                 fitting = [each for each in _patterns(operation, owners) if _fits(each, one.value)]
+                if not owners:  # (M, 1) behind an unknown name is no [rows, cols]
+                    fitting = [each for each in fitting if each.count("1") >= one.value.count("1")]
                 if not fitting or (owners and len(fitting) < len(_patterns(operation, owners))):
                     continue
                 step.options += more
