@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from tests.device_library.components import KERNELS, flat_text
+from tests.frontends.in_process import tilewright
 
 from tilewright.device_library import UnknownHeader, flatten, library
 from tilewright.kernel_file import KernelFileError, parse
@@ -26,8 +28,8 @@ __global__ void total(const float* x, float* y) {
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.stem)
-def test_a_flat_file_stands_alone_and_stays_as_it_is(path: object) -> None:
-    text = flat_text(path.stem)  # type: ignore[attr-defined]
+def test_a_flat_file_stands_alone_and_stays_as_it_is(path: Path) -> None:
+    text = flat_text(path.stem)
     assert "<tilewright/" not in text
     assert flatten(text) == text
     parse(text)
@@ -70,3 +72,14 @@ def test_an_unknown_header_is_refused_by_name() -> None:
 def test_what_is_not_flat_is_no_kernel_file() -> None:
     with pytest.raises(KernelFileError, match="tilewright flatten"):
         parse(SUM)
+
+
+def test_the_command_writes_the_flat_file_or_says_what_is_wrong(tmp_path: Path) -> None:
+    source, kernel = tmp_path / "source.cu", tmp_path / "kernel.cu"
+    source.write_text(SUM)
+    assert tilewright(tmp_path, "flatten", source, "-o", kernel).returncode == 0
+    assert kernel.read_text() == flatten(SUM) == tilewright(tmp_path, "flatten", source).stdout
+    source.write_text(SUM.replace("reduce.cuh", "none.cuh"))
+    refused = tilewright(tmp_path, "flatten", source)
+    assert refused.returncode == 2
+    assert "no <tilewright/none.cuh>" in refused.stderr
