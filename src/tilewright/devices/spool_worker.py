@@ -222,8 +222,7 @@ class Worker:
                 self.say(f"{name.id}: worker {worker} died while running it; it waits again")
         else:
             message = (
-                f"{ATTEMPTS} worker processes died while running this job, the last one {worker}; "
-                "it is not tried again"
+                f"{ATTEMPTS} worker processes died while running this job, the last one {worker}; it is not tried again"
             )
             self._put_fault(name, FaultKind.DIED, message)
             self.files.drop_claim(worker, name)
