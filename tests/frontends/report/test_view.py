@@ -86,7 +86,7 @@ def test_an_attempt_has_its_verdict_findings_source_prompt_and_reply(home: Path,
     assert marks == ["L2", "L3"]  # both sides of the race
     assert "// version 1" in change.text
     lines = [one.get("class") for tag, one in change.tags if tag == "span"]
-    assert [one for one in lines if one in ("old", "new")] == ["old", "new", "old", "new"]  # file names, then the number
+    assert [one for one in lines if one in ("old", "new")] == ["old", "new", "old", "new"]  # names, then the number
     assert "nobody has stated one" in provenance.text
 
 
