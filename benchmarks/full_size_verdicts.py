@@ -363,7 +363,7 @@ def through_a_spool(name: str) -> dict[str, Any]:
         worker = subprocess.Popen([sys.executable, "-m", "tilewright.worker", folder], stderr=subprocess.DEVNULL)
         try:
             with (
-                SpoolDevice(folder, fresh=True) as gpu,
+                SpoolDevice(folder) as gpu,
                 Reference(wanted.reference, wanted.function) as here,
                 SpoolReference(folder, wanted.reference, wanted.function, gpu=gpu.profile) as there,
                 EmulatedDevice(wanted.profile) as emulator,

@@ -41,7 +41,7 @@ from benchmarks.spool_cases import (  # noqa: E402
 )
 
 from tilewright.child.envelope import EnvelopeKind, record_in, seal, unseal  # noqa: E402
-from tilewright.devices.spool import SpoolDevice  # noqa: E402
+from tilewright.devices.spool_files import SpoolFiles  # noqa: E402
 from tilewright.records import TYPICAL, Completed, Data, Execution, Faulted, Job, Limits  # noqa: E402
 
 
@@ -97,11 +97,20 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def kill_runner_under(device: SpoolDevice, worker: subprocess.Popen[bytes], job_id: str) -> int:
+def outcome_of(files: SpoolFiles, worker: subprocess.Popen[bytes], job_id: str) -> Execution:
+    while (result := files.result(job_id)) is None:
+        if worker.poll() is not None:
+            raise SystemExit(f"the worker ended with status {worker.poll()} before {job_id}")
+        time.sleep(0.05)
+    assert isinstance(result.outcome, Execution)
+    return result.outcome
+
+
+def kill_runner_under(files: SpoolFiles, worker: subprocess.Popen[bytes], job_id: str) -> int:
     """Wait until the worker has `job_id` in hand and kill the process that runs it; returns that process."""
     deadline = time.monotonic() + 300.0
-    while not any((device.directory / "claimed").glob(f"*/{job_id}.job")):
-        if device.collect(job_id) is not None:
+    while not any((files.root / "claimed").glob(f"*/{job_id}.job")):
+        if files.result(job_id) is not None:
             raise SystemExit(f"{job_id} was over before its runner could be killed; make it slower")
         if worker.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"the worker never came to {job_id} (its exit status: {worker.poll()})")
@@ -118,16 +127,17 @@ def run(directory: Path, out: Path | None, worker_command: Sequence[str]) -> int
     sealed = [(directory / f"{entry['id']}.job").read_bytes() for entry in manifest["jobs"]]
     jobs: list[Job] = [record_in(unseal(content), EnvelopeKind.JOB, Job) for content in sealed]
     with tempfile.TemporaryDirectory(prefix="spool-abuse-") as spool:
-        device = SpoolDevice(spool, timeout=300.0)
+        files = SpoolFiles(spool)
+        files.create()
         for job in jobs:
-            device.submit(job)
+            files.put_job(job.id, seal(EnvelopeKind.JOB, job))
             time.sleep(0.002)  # distinct times, so that the spool's order is this order
         started = time.monotonic()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         worker = subprocess.Popen([*worker_command, spool], env=environment)
         try:
-            victim = kill_runner_under(device, worker, "26-patient")
-            executions = device.execute_many(jobs)
+            victim = kill_runner_under(files, worker, "26-patient")
+            executions = [outcome_of(files, worker, job.id) for job in jobs]
             seconds = time.monotonic() - started
             runners = children_of(worker.pid)
         finally:

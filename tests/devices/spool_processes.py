@@ -7,8 +7,35 @@ import subprocess
 from pathlib import Path
 
 from tests.devices.scripted_jobs import WORKER
+from tests.waiting import wait_until
 
+from tilewright.child.envelope import EnvelopeKind, seal
+from tilewright.devices.spool import SpoolDevice
 from tilewright.devices.spool_files import SpoolFiles
+from tilewright.records import Execution, Job
+
+
+class Client(SpoolDevice):
+    """Puts jobs on a spool under their own ids, and leaves the results there."""
+
+    def submit(self, job: Job) -> None:
+        SpoolFiles(self.directory).put_job(job.id, seal(EnvelopeKind.JOB, job))
+
+    def collect(self, job_id: str) -> Execution | None:
+        result = SpoolFiles(self.directory).result(job_id)
+        assert result is None or isinstance(result.outcome, Execution)
+        return result.outcome if result is not None else None
+
+    def awaited(self, job_id: str) -> Execution:
+        wait_until(lambda: self.collect(job_id) is not None)
+        found = self.collect(job_id)
+        assert found is not None
+        return found
+
+    def run_all(self, jobs: list[Job]) -> list[Execution]:
+        for job in jobs:
+            self.submit(job)
+        return [self.awaited(job.id) for job in jobs]
 
 
 class Workers:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 from tests.devices.scripted_jobs import HERE, PROFILE, WORKER, answer_of, scripted_job
-from tests.devices.spool_processes import Workers, children_of, is_running
+from tests.devices.spool_processes import Client, Workers, children_of, is_running
 from tests.waiting import wait_until
 
 from tilewright.child.envelope import EnvelopeKind, seal, unseal
 from tilewright.devices.protocol import Device, DeviceError
-from tilewright.devices.spool import SpoolDevice
+from tilewright.devices.spool import SpoolDevice, SpoolQueue
 from tilewright.devices.spool_files import JobName, SpoolFiles
 from tilewright.records import Completed, Execution, Faulted, FaultKind, Job, Watch
 
@@ -33,8 +33,8 @@ esac
 """
 
 
-def client(spool: Path, timeout: float = 300.0) -> SpoolDevice:
-    return SpoolDevice(spool, timeout=timeout, poll=0.02)
+def client(spool: Path, timeout: float = 300.0) -> Client:
+    return Client(spool, timeout=timeout)
 
 
 def nothing_left(spool: Path) -> None:
@@ -58,7 +58,7 @@ def test_jobs_go_out_and_results_come_back(spool: Path, start: Workers) -> None:
     assert device.profile == PROFILE
     assert answer_of(device.execute(scripted_job("one", numbers=(4.0,)))) == [5.0]
     many = [scripted_job(f"m{i}", numbers=(float(i),)) for i in range(10)]
-    assert [answer_of(e) for e in client(spool).execute_many(many)] == [[i + 1.0] for i in range(10)]
+    assert [answer_of(e) for e in client(spool).run_all(many)] == [[i + 1.0] for i in range(10)]
 
 
 def test_a_worker_says_who_it_is(spool: Path, start: Workers) -> None:
@@ -79,7 +79,7 @@ def test_drain_ends_when_nothing_waits(spool: Path, start: Workers) -> None:
     _, words = process.communicate(timeout=300)
     assert process.returncode == 0
     assert words.endswith("tilewright worker: 3 job(s) run\n")
-    assert [answer_of(device.execute(scripted_job(f"d{i}", numbers=(float(i),)))) for i in range(3)] == [[1], [2], [3]]
+    assert [answer_of(device.awaited(f"d{i}")) for i in range(3)] == [[1], [2], [3]]
     nothing_left(spool)
 
 
@@ -106,62 +106,22 @@ def test_faults_have_their_reason_and_the_next_job_runs(spool: Path, start: Work
         scripted_job("ok-3", numbers=(3.0,)),
         scripted_job("arch", arch="sm_80"),
     ]
-    done = dict(zip([j.id for j in jobs], client(spool).execute_many(jobs), strict=True))
+    done = dict(zip([j.id for j in jobs], client(spool).run_all(jobs), strict=True))
     assert [answer_of(done[f"ok-{i}"]) for i in (1, 2, 3)] == [[2.0], [3.0], [4.0]]
     assert fault(done["hang"], FaultKind.TIME).kernel == "hang"
     assert fault(done["wild"], FaultKind.ILLEGAL_ACCESS).kernel == "spoilt"
     assert "SIGSEGV" in fault(done["crash"], FaultKind.DIED).message
 
 
-# -- clients that come and go --
-
-
-def test_a_later_client_collects_by_id(spool: Path, start: Workers) -> None:
-    job_id = client(spool).submit(scripted_job("earlier", numbers=(7.0,)))
-    assert client(spool).collect(job_id) is None
-    start("--drain").communicate(timeout=300)
-    found = client(spool).collect("earlier")
-    assert found is not None
-    assert answer_of(found) == [8.0]
-    # No worker serves the spool now: an equal job is answered from its result, a different one under the id is not.
-    assert client(spool).execute(scripted_job("earlier", numbers=(7.0,))) == found
-    with pytest.raises(DeviceError, match=r"no worker serves it: start `python -m tilewright.worker"):
-        client(spool, timeout=0.2).execute(scripted_job("earlier", numbers=(8.0,)))
-    client(spool).discard("earlier")
-    assert client(spool).collect("earlier") is None
-
-
-@pytest.mark.slow
-def test_submitting_twice_runs_once(spool: Path, start: Workers, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    job = scripted_job("same", "sleep 0.5", log=log)
-    device = client(spool)
-    device.submit(job)
-    device.submit(job)
-    start()
-    wait_until(lambda: is_running(spool, "same"))
-    device.submit(job)
-    with pytest.raises(DeviceError, match="is running another job called 'same'; give this one a new id"):
-        device.submit(scripted_job("same", "add"))
-    device.execute(job)
-    device.execute(job)
-    assert log.read_text().count("begin same") == 1
-
-
-def test_two_equal_ids_in_one_call_are_refused(spool: Path) -> None:
-    with pytest.raises(DeviceError, match="two of the jobs have the same id"):
-        client(spool).execute_many([scripted_job("a"), scripted_job("a")])
+# -- clients --
 
 
 @pytest.mark.slow
 def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Workers) -> None:
     start()
     assert client(spool).profile == PROFILE
-    device = client(spool, timeout=1.0)
-    with pytest.raises(
-        DeviceError, match=r"1 job\(s\) are not done, 'slow' first \(worker .* is running it\); 1 worker"
-    ):
-        device.execute(scripted_job("slow", "sleep 30"))
+    with pytest.raises(DeviceError, match=r"no result of 'slow' .* \(worker .* is running it\); 1 worker"):
+        SpoolQueue(spool, 1.0).run("slow", seal(EnvelopeKind.JOB, scripted_job("slow", "sleep 30")))
     with pytest.raises(DeviceError, match="no worker for sm_80 serves"):
         _ = SpoolDevice(spool, timeout=0.2, arch="sm_80").profile
 
@@ -171,10 +131,10 @@ def test_a_killed_client_loses_nothing(spool: Path, start: Workers) -> None:
     """Killed at random instants while it submits: every job file is whole or absent, and the rest can be submitted."""
     program = f"""
 import sys
-sys.path.insert(0, {str(HERE)!r})
-from scripted_jobs import scripted_job
-from tilewright.devices.spool import SpoolDevice
-device = SpoolDevice({str(spool)!r})
+sys.path.insert(0, {str(HERE.parents[1])!r})
+from tests.devices.scripted_jobs import scripted_job
+from tests.devices.spool_processes import Client
+device = Client({str(spool)!r})
 print("go", flush=True)
 for i in range(10_000):
     device.submit(scripted_job(f"k{{i}}", numbers=tuple(float(i) for _ in range(50_000))))
@@ -196,11 +156,11 @@ for i in range(10_000):
         assert answer_of(found) == [float(job_id[1:]) + 1] * 50_000
 
 
-def test_a_fresh_device_runs_every_job_anew_and_leaves_nothing(spool: Path, start: Workers, tmp_path: Path) -> None:
+def test_every_job_runs_anew_and_leaves_nothing(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("same", numbers=(4.0,), log=log)
     start()
-    with SpoolDevice(spool, timeout=300.0, poll=0.02, fresh=True) as device:
+    with SpoolDevice(spool, timeout=300.0) as device:
         done = [device.execute(job) for _ in range(2)]
     assert [answer_of(one) for one in done] == [[5.0], [5.0]]
     assert [one.job for one in done] == ["same", "same"]
@@ -211,8 +171,8 @@ def test_a_fresh_device_runs_every_job_anew_and_leaves_nothing(spool: Path, star
 
 
 @pytest.mark.slow
-def test_a_fresh_device_that_waits_in_vain_takes_its_job_back(spool: Path, start: Workers) -> None:
-    device = SpoolDevice(spool, timeout=1.0, poll=0.02, fresh=True)
+def test_a_client_that_waits_in_vain_takes_its_job_back(spool: Path, start: Workers) -> None:
+    device = SpoolDevice(spool, timeout=1.0)
     worker = start()
     wait_until(lambda: len(device.workers()) == 1)
     assert device.profile == PROFILE
@@ -242,7 +202,7 @@ def test_a_job_is_watched_by_the_worker_s_profiler(spool: Path, start: Workers, 
     ncu.write_text(PRETENDED_NCU)
     ncu.chmod(0o755)
     job = replace(scripted_job("counted"), watch=Watch.COUNTERS)
-    device = SpoolDevice(spool, timeout=300.0, poll=0.02, fresh=True)
+    device = SpoolDevice(spool, timeout=300.0)
     worker = start(TILEWRIGHT_NCU=str(ncu))
     done = device.execute(job)
     assert isinstance(done, Completed)
@@ -268,7 +228,7 @@ def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start:
     device = client(spool)
     wait_until(lambda: len(device.workers()) == 3)
     jobs = [scripted_job(f"s{i}", "sleep 0.03", numbers=(float(i),), log=log) for i in range(30)]
-    assert [answer_of(e) for e in device.execute_many(jobs)] == [[i + 1.0] for i in range(30)]
+    assert [answer_of(e) for e in device.run_all(jobs)] == [[i + 1.0] for i in range(30)]
     begun = [line.split() for line in log.read_text().splitlines() if line.startswith("begin")]
     assert sorted(job_id for _, job_id, _, _ in begun) == sorted(job.id for job in jobs)
     assert len({pid for _, _, pid, _ in begun}) == 3, "all workers should have had something to do"
@@ -333,7 +293,7 @@ def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Wor
         process.kill()
         process.wait()
     start()
-    execution = device.execute(scripted_job("deadly", "hang"))
+    execution = device.awaited("deadly")
     assert "2 worker processes died while running this job" in fault(execution, FaultKind.DIED).message
     assert answer_of(device.execute(scripted_job("after"))) == [2.0, 3.0, 4.0]
 
@@ -362,8 +322,7 @@ def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, st
     files.claim_path("far-1", JobName("left")).parent.mkdir()
     files.claim_path("far-1", JobName("left")).write_bytes(seal(EnvelopeKind.JOB, scripted_job("left", numbers=(1.0,))))
     start("--stale", "0.5")
-    execution = client(spool).execute(scripted_job("left", numbers=(1.0,)))
-    assert answer_of(execution) == [2.0]
+    assert answer_of(client(spool).awaited("left")) == [2.0]
     result = files.result("left")
     assert result is not None
     assert result.attempt == 2
@@ -381,8 +340,7 @@ def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: Wo
     for path in (spool / "workers").iterdir():
         path.write_text(path.read_text().replace('"pid_space": "', '"pid_space": "another '))
     start("--stale", "0.5")
-    execution = device.execute(job)
-    assert answer_of(execution) == [2.0, 3.0, 4.0]
+    assert answer_of(device.awaited("slow")) == [2.0, 3.0, 4.0]
     os.kill(first.pid, signal.SIGCONT)
     wait_until(lambda: len(device.workers()) == 2)
     assert answer_of(device.execute(scripted_job("next"))) == [2.0, 3.0, 4.0]
@@ -586,8 +544,9 @@ def test_workers_with_other_gpus_get_their_own_jobs(spool: Path, start: Workers)
     device.submit(job)
     start()
     assert SpoolDevice(spool, arch="sm_80", timeout=300.0).profile.name == "A100"
-    assert answer_of(device.execute(scripted_job("hopper-job"))) == [2.0, 3.0, 4.0]
+    (done,) = device.run_all([scripted_job("hopper-job")])
+    assert answer_of(done) == [2.0, 3.0, 4.0]
     assert [name.id for name in files.waiting()] == ["ampere-job"]
     announcement.unlink()
-    device.execute(job)  # nobody else is left, so this worker tries: its runner decides
+    device.awaited("ampere-job")  # nobody else is left, so this worker tries: its runner decides
     assert files.waiting() == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright.kernel_file import Choice, DoesNotApply, Evaluation, KernelFile, bind, evaluate, parse, print_plan
+from tilewright.kernel_file import Choice, DoesNotApply, Evaluation, KernelFile, bind, evaluate, parse
 from tilewright.records import PROFILES, TYPICAL, Build, BuildRequest, GpuProfile
 from tilewright.runtime.specs import spec_of
 from tilewright.toolchain import build
@@ -175,9 +175,3 @@ class TestStyle:
         assert text.endswith("\n")
         long = [i for i, line in enumerate(text.splitlines(), 1) if len(line) > 160 or line != line.rstrip()]
         assert long == []
-
-    def test_its_plan_survives_printing(self, path: Path) -> None:
-        text = path.read_text()
-        printed = print_plan(parse(text, path.name).plan)
-        code = text[text.index("\n", text.rindex("//!")) :]
-        assert print_plan(parse(printed + code, path.name).plan) == printed

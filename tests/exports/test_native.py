@@ -24,7 +24,7 @@ def test_another_process_may_make_room_during_the_build(tmp_path: Path, monkeypa
 
     def run_while_evicted(*given: Any, **options: Any) -> Any:
         BuildCache(tmp_path, limit_bytes=0).trim()
-        shutil.rmtree(tmp_path / "native", ignore_errors=True)  # the most that any process does
+        shutil.rmtree(tmp_path, ignore_errors=True)  # the most that any process does
         return run(*given, **options)
 
     monkeypatch.setattr(native.subprocess, "run", run_while_evicted)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.runtime.plans import LEADING, LIBRARY
 
-from tilewright.kernel_file import KernelFileError, Refused, evaluate, out_specs, parse, print_plan, try_evaluate
+from tilewright.kernel_file import KernelFileError, Refused, evaluate, out_specs, parse, try_evaluate
+from tilewright.kernel_file.syntax import Lead
 from tilewright.records import PROFILES, DType, TensorSpec
 
 FILE = parse(LEADING)
@@ -61,8 +62,9 @@ def test_what_cannot_be_seen_as_rows_is_refused(arguments: dict[str, Any], reaso
     assert reason in outcome.problem.found
 
 
-def test_the_line_is_read_printed_and_checked() -> None:
-    assert "lead    x: 2, scale: 1" in print_plan(FILE.plan)
+def test_the_line_is_read_and_checked() -> None:
+    (lead,) = (one for one in FILE.plan.directives if isinstance(one, Lead))
+    assert lead.ranks == (("x", 2), ("scale", 1))
     for line, problem in (
         ("lead    x: 0", "number of dimensions"),
         ("lead    z: 2", "`z` is no tensor parameter"),

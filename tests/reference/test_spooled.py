@@ -201,7 +201,7 @@ def test_a_call_that_cannot_be_answered_gets_its_reason(
 ) -> None:
     spool, worker = served
     queue = SpoolQueue(spool, 60.0)
-    outcome = queue.take(queue.submit(call.id, seal(EnvelopeKind.CALL, call)))
+    outcome = queue.run(call.id, seal(EnvelopeKind.CALL, call))
     assert isinstance(outcome, Replied)
     assert outcome.device == PROFILE.name
     with pytest.raises((ReferenceProblem, RuntimeError), match=problem):
@@ -211,14 +211,10 @@ def test_a_call_that_cannot_be_answered_gets_its_reason(
 
 def test_a_damaged_call_file_is_refused(served: tuple[Path, subprocess.Popen[str]]) -> None:
     spool, worker = served
-    queue = SpoolQueue(spool, 60.0)
     call = call_of(message(HandlerRequest(JUDGE), request()))
     content = seal(EnvelopeKind.CALL, call)
     assert record_in(unseal(content), EnvelopeKind.CALL, SpoolCall) == call
-    SpoolFiles(spool).put_job(call.id, content[:-1] + b"#")
-    wait_until(lambda: queue.collect(call.id) is not None)
-    outcome = queue.collect(call.id)
-    queue.discard(call.id)
+    outcome = SpoolQueue(spool, 60.0).run(call.id, content[:-1] + b"#")
     assert isinstance(outcome, Faulted)
     assert (outcome.kind, "checksum" in outcome.message) == (FaultKind.BROKEN_JOB, True)
     assert worker.poll() is None
@@ -231,7 +227,7 @@ def test_kernels_and_references_take_turns(served: tuple[Path, subprocess.Popen[
     found: list[bool] = []
     asking = threading.Thread(target=lambda: found.extend(ask(far) for _ in range(3)))
     asking.start()
-    device = SpoolDevice(spool, timeout=300.0, fresh=True)
+    device = SpoolDevice(spool, timeout=300.0)
     assert [answer_of(device.execute(scripted_job("k", "sleep 0.05", numbers=(1.0,)))) for _ in range(5)] == [[2.0]] * 5
     asking.join()
     assert found == [True, True, True]

@@ -84,7 +84,7 @@ def test_a_rejected_source_is_cached_too(cache: BuildCache) -> None:
 
 def test_a_damaged_entry_is_built_again(cache: BuildCache) -> None:
     first = build(REQUEST, isolated=False, cache=cache)
-    (cache.directory / first.key / "kernel.cubin").write_bytes(b"damaged")
+    (cache.directory / f"{first.key}.build").write_bytes(b"damaged")
     again = build(REQUEST, isolated=False, cache=cache)
     assert isinstance(again, Build)
     assert isinstance(first, Build)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.child.envelope import message
 from tilewright.records import Build, BuildFailure, CompiledKernel, Diagnostic, FailureReason, Resources, Severity
 from tilewright.toolchain import BuildCache, ToolchainError
 
@@ -52,18 +53,22 @@ def test_failures_that_last_are_kept_and_others_are_not(cache: BuildCache) -> No
     assert set(FailureReason) - set(kept) == {FailureReason.TIME, FailureReason.MEMORY, FailureReason.CRASH}
 
 
-@pytest.mark.parametrize("file", ["record.json", "kernel.cubin", "kernel.ptx"])
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
-def test_a_damaged_entry_is_thrown_away(cache: BuildCache, file: str, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["first", "last", "truncate", "empty", "another"])
+def test_a_damaged_entry_is_thrown_away(cache: BuildCache, damage: str) -> None:
     cache.put(KEY, example())
-    path = cache.directory / KEY / file
+    path = cache.directory / f"{KEY}.build"
     content = path.read_bytes()
-    if damage == "remove":
-        path.unlink()
-    else:
-        flipped = bytes([content[0] ^ 1]) + content[1:]
-        path.write_bytes({"flip": flipped, "truncate": content[:-1], "empty": b""}[damage])
+    first, last = bytes([content[0] ^ 1]) + content[1:], content[:-1] + bytes([content[-1] ^ 1])
+    made = {
+        "first": first,
+        "last": last,
+        "truncate": content[:-1],
+        "empty": b"",
+        "another": message(Resources(*range(7))),
+    }
+    path.write_bytes(made[damage])
     assert cache.get(KEY) is None
+    assert not path.exists()
     cache.put(KEY, example())
     assert cache.get(KEY) == example()
 
@@ -73,7 +78,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     keys = [f"{number:064}" for number in range(8)]
     for age, key in enumerate(keys):
         cache.put(key, example(key, size=10_000))
-        os.utime(tmp_path / key / "record.json", (time.time() - 100 + age,) * 2)
+        os.utime(tmp_path / f"{key}.build", (time.time() - 100 + age,) * 2)
     assert cache.get(keys[0]) is not None  # used just now
     small = BuildCache(tmp_path, limit_bytes=45_000)
     small.trim()
@@ -82,16 +87,14 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert small.size_bytes() <= 45_000
 
 
-def test_a_folder_that_another_writer_uses_is_left_alone(cache: BuildCache) -> None:
-    """The launch paths of exports lie in a folder without a record: it is not the first to go, nor while in use."""
-    used, left = cache.directory / "native", cache.directory / "old"
-    for folder in (used, left):
-        folder.mkdir(parents=True)
-        (folder / "launch.so").write_bytes(bytes(5000))
-    os.utime(left, (time.time() - 7200,) * 2)
+def test_folders_of_earlier_versions_go_too(cache: BuildCache) -> None:
+    (cache.directory / "old").mkdir(parents=True)
+    (cache.directory / "old" / "kernel.cubin").write_bytes(bytes(5000))
+    os.utime(cache.directory / "old", (time.time() - 100,) * 2)
     cache.put(KEY, example())
-    BuildCache(cache.directory, limit_bytes=100).trim()
-    assert [folder.name for folder in cache.directory.iterdir()] == ["native"]
+    assert cache.size_bytes() > 5000
+    BuildCache(cache.directory, limit_bytes=4000).trim()
+    assert [one.name for one in cache.directory.iterdir()] == [f"{KEY}.build"]
 
 
 def test_writing_keeps_the_limit(tmp_path: Path) -> None:
@@ -132,8 +135,8 @@ def test_a_cache_that_cannot_be_written_warns_once(tmp_path: Path) -> None:
 def test_what_killed_writers_left_is_removed_after_a_while(cache: BuildCache) -> None:
     cache.put(KEY, example())
     old, fresh = cache.directory / ".writing-1-old", cache.directory / ".writing-2-fresh"
-    old.mkdir()
-    fresh.mkdir()
+    old.touch()
+    fresh.touch()
     os.utime(old, (time.time() - 3600,) * 2)
     cache.trim()
     assert not old.exists()
@@ -156,7 +159,7 @@ while True:
     assert found is None or found == example(key, 200_000), "half an entry was read"
     cache.put(key, example(key, 200_000))
     if random.random() < 0.3:
-        cache._remove(cache.directory / key)
+        cache.remove(f"{{key}}.build")
 """
 
 
@@ -181,4 +184,4 @@ def test_writers_killed_at_any_instant_leave_nothing_half_written(tmp_path: Path
         whole = BuildCache(tmp_path)
         for entry in tmp_path.iterdir():
             if not entry.name.startswith("."):
-                assert whole.get(entry.name) == example(entry.name, 200_000)
+                assert whole.get(entry.stem) == example(entry.stem, 200_000)

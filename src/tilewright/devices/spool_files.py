@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.child.envelope import EnvelopeError, EnvelopeHeader, EnvelopeKind, header_of, record_in, seal, unseal
+from tilewright.child.envelope import EnvelopeError, EnvelopeKind, header_of, record_in, seal, unseal
 from tilewright.child.family import pid_space, process_start
 from tilewright.devices.protocol import DeviceError
 from tilewright.records import Execution, GpuProfile, Job, RecordError, from_json, to_json
@@ -73,7 +73,6 @@ class Announcement:
 class JobFileHeader:
     """A job file without its byte strings."""
 
-    header: EnvelopeHeader
     record: Any
     gpu: str  # the GPU it requires by name; "": any of its architecture
 
@@ -118,10 +117,9 @@ class Replied:
 
 @dataclass(frozen=True)
 class SpoolResult:
-    """The outcome of a job or a call. `digest` is the job file's, so that results cannot be confused."""
+    """The outcome of a job or a call."""
 
     outcome: Execution | Replied
-    digest: str  # empty where the job file could not be read
     worker: str
     attempt: int
 
@@ -337,7 +335,7 @@ def peek(path: Path) -> JobFileHeader:
     try:
         outer = json.loads(text)
         gpu = outer.get("gpu", "")
-        return JobFileHeader(header, outer["record"], gpu if isinstance(gpu, str) else "")
+        return JobFileHeader(outer["record"], gpu if isinstance(gpu, str) else "")
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
 

@@ -146,12 +146,11 @@ class Worker:
         except EnvelopeError as error:
             self._refuse(name, error)
             return
-        digest = envelope.header.digest
-        if self._is_done(name.id, digest):
+        if self._is_done(name.id):
             self.files.drop_claim(self.id, name)
         else:
             outcome = self._perform(work, name)
-            self._publish(name, outcome, digest)
+            self._publish(name, outcome)
             self.say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
         self.current_job = None
 
@@ -169,33 +168,32 @@ class Worker:
             self.files.give_back(self.id, name, name.attempt)
             raise
 
-    def _publish(self, name: JobName, outcome: Execution | Replied, digest: str) -> None:
+    def _publish(self, name: JobName, outcome: Execution | Replied) -> None:
         if not self.files.claim_path(self.id, name).exists():
             self.say(f"{name.id}: result dropped; this worker was presumed dead and another has the job")
             return
         try:
-            self.files.put_result(SpoolResult(outcome, digest, self.id, name.attempt))
+            self.files.put_result(SpoolResult(outcome, self.id, name.attempt))
         except OSError:
             self.files.give_back(self.id, name, name.attempt)  # such as a full disk: not the job's fault
             raise
         self.files.drop_claim(self.id, name)
 
     def _refuse(self, name: JobName, error: EnvelopeError) -> None:
-        self._put_fault(name, FaultKind.BROKEN_JOB, f"the job file {name.file_name} cannot be read: {error}", "")
+        self._put_fault(name, FaultKind.BROKEN_JOB, f"the job file {name.file_name} cannot be read: {error}")
         self.files.set_aside(self.id, name)
         self.current_job = None
 
-    def _put_fault(self, name: JobName, kind: FaultKind, message: str, digest: str) -> None:
+    def _put_fault(self, name: JobName, kind: FaultKind, message: str) -> None:
         fault = Faulted(name.id, self.announcement.profile.name, kind, message)
-        self.files.put_result(SpoolResult(fault, digest, self.id, name.attempt))
+        self.files.put_result(SpoolResult(fault, self.id, name.attempt))
         self.say(f"{name.id}: {message}")
 
-    def _is_done(self, job_id: str, digest: str) -> bool:
+    def _is_done(self, job_id: str) -> bool:
         try:
-            result = self.files.result(job_id)
+            return self.files.result(job_id) is not None
         except DeviceError:
             return False  # damaged: run it again
-        return result is not None and result.digest == digest
 
     # -- recovery --
 
@@ -215,23 +213,18 @@ class Worker:
             self.files.sweep(self.pace.keep_results_s)
 
     def _requeue(self, worker: str, name: JobName) -> None:
-        try:
-            digest = peek(self.files.claim_path(worker, name)).header.digest
-        except FileNotFoundError:
+        if not self.files.claim_path(worker, name).exists():
             return
-        except EnvelopeError:
-            digest = ""
-        if digest and self._is_done(name.id, digest):
+        if self._is_done(name.id):
             self.files.drop_claim(worker, name)  # it died after writing the result
         elif name.attempt < ATTEMPTS:
             if self.files.give_back(worker, name, name.attempt + 1):
                 self.say(f"{name.id}: worker {worker} died while running it; it waits again")
         else:
             message = (
-                f"{ATTEMPTS} worker processes died while running this job, the last one {worker}; "
-                "it is not tried again. Submit it under a new id if the workers died for another reason"
+                f"{ATTEMPTS} worker processes died while running this job, the last one {worker}; it is not tried again"
             )
-            self._put_fault(name, FaultKind.DIED, message, digest)
+            self._put_fault(name, FaultKind.DIED, message)
             self.files.drop_claim(worker, name)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import subprocess
 import sysconfig
@@ -18,7 +17,7 @@ from tilewright.exports.source import Source
 from tilewright.exports.variants import Variants
 from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import KernelFile
-from tilewright.toolchain import cache_directory
+from tilewright.toolchain import FileCache
 
 HOST = Path(__file__).parent / "host"
 HEADERS = ("values.hpp", "plan.hpp", "blocks.hpp", "maps.hpp")
@@ -45,19 +44,13 @@ def build_extension(sources: dict[str, str]) -> bytes | None:
     if compiler is None or not Path(include, "Python.h").is_file():
         return None
     what = [*sorted(sources.items()), *_OPTIONS, compiler, str(Path(compiler).resolve().stat().st_mtime_ns), include]
-    kept = cache_directory() / "native" / f"{hashlib.sha256(repr(what).encode()).hexdigest()}.so"
-    with contextlib.suppress(OSError):  # not cached, or just evicted
-        built = kept.read_bytes()
-        os.utime(kept.parent)  # the time of last use
-        return built
-    # Not inside the cache, where another process may delete the folder to make room.
-    with tempfile.TemporaryDirectory(prefix="tilewright-native-") as folder:
-        built = _compile(sources, Path(folder), compiler, include).read_bytes()
-    with contextlib.suppress(OSError):  # the cache may be read-only
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as writing:
-            writing.write(built)
-        Path(writing.name).rename(kept)
+    cache, kept = FileCache(), f"{hashlib.sha256(repr(what).encode()).hexdigest()}.so"
+    built = cache.read(kept)
+    if built is None:
+        with tempfile.TemporaryDirectory(prefix="tilewright-native-") as folder:
+            built = _compile(sources, Path(folder), compiler, include).read_bytes()
+        with contextlib.suppress(OSError):  # the cache may be read-only
+            cache.write(kept, built)
     return built
 
 

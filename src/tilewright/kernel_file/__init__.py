@@ -24,7 +24,7 @@ from tilewright.kernel_file.evaluate import (
 )
 from tilewright.kernel_file.op_line import compare_op, needs_of_task, op_of_task, parse_op
 from tilewright.kernel_file.parser import apply_autofixes, autofix, parse
-from tilewright.kernel_file.printer import print_op, print_plan
+from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.kernel_file.syntax import Op, Parameter

@@ -1,32 +1,16 @@
-"""Prints a plan as canonical `//!` lines, without comments. Parsing them gives the same plan except for spans."""
+"""Prints op lines and expressions. Parsing the text gives the same tree except for spans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from tilewright.kernel_file import syntax, words
-from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, Infix, LaunchDirective, Op, Parameter, Plan
-from tilewright.records import Clearing, DType
-
-_WIDTH = 110
-_LONG = words.MAX_LINE_CHARACTERS - 200
-_PREFIX = "//! "
-_CONTINUATION = "//!             "
+from tilewright.kernel_file import syntax
+from tilewright.kernel_file.syntax import Expr, Infix, Op, Parameter
+from tilewright.records import DType
 
 # Precedence; operands of lower precedence get parentheses.
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _MINUS, _POSTFIX = range(9)
 _BINDING = {"or": _OR, "and": _AND, "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT}
-
-_MANY_DIRECTIVES = 50  # from here on adjacent `let` or `const` lines are joined
-
-
-def print_plan(plan: Plan) -> str:
-    """The whole plan, each line ending in a line break."""
-    lines = [print_op(plan.op)]
-    directives = [_print_directive(directive) for directive in plan.directives]
-    for word, text in directives if len(directives) < _MANY_DIRECTIVES else _joined(directives):
-        lines.append(f"{word:<7} {text}")
-    return "".join(line + "\n" for directive in lines for line in _wrapped(directive))
 
 
 def print_op(op: Op) -> str:
@@ -103,7 +87,7 @@ def _literal(value: object) -> str:
     return repr(value)
 
 
-# -- directives --
+# -- op lines --
 
 
 def _print_parameter(parameter: Parameter) -> str:
@@ -119,127 +103,3 @@ def _print_parameter(parameter: Parameter) -> str:
     if isinstance(default, tuple):
         return f"{text} = [{', '.join(_literal(item) for item in default)}]"
     return f"{text} = {_literal(default)}"
-
-
-def _print_directive(directive: Directive) -> tuple[str, str]:
-    """A directive's word and its text."""
-    match directive:
-        case BufferDirective():
-            return directive.role.value, _print_buffer(directive)
-        case syntax.Let() | syntax.Const():
-            word = "let" if isinstance(directive, syntax.Let) else "const"
-            return word, f"{directive.name} = {_breakable(directive.value)}"
-        case syntax.Need():
-            return "need", _breakable(directive.condition)
-        case syntax.Tune():
-            return "tune", f"{directive.name} = {' | '.join(_literal(choice) for choice in directive.choices)}"
-        case syntax.Accept():
-            flags = [flag for flag in words.ACCEPT_FLAGS if getattr(directive, flag)]
-            return "accept", f"{directive.name}: {', '.join(flags)}"
-        case syntax.Lead():
-            return "lead", ", ".join(f"{name}: {rank}" for name, rank in directive.ranks)
-        case syntax.MapDirective():
-            options = "".join(f", {key}={print_expression(value)}" for key, value in directive.options)
-            return "map", f"{directive.name} = tiled({directive.tensor}{options})"
-        case syntax.LibraryDirective():
-            return "library", f"{directive.target} = {directive.function}({_list(directive.arguments)})"
-        case LaunchDirective():
-            return "launch", _print_launch(directive)
-
-
-def _breakable(expression: Expr) -> str:
-    """An expression outside brackets, where lines cannot be broken; parenthesised if very long."""
-    text = print_expression(expression)
-    return text if len(text) < _LONG else f"({text})"
-
-
-def _print_buffer(buffer: BufferDirective) -> str:
-    text = f"{buffer.name}: {print_expression(buffer.dtype)}[{_list(buffer.sizes)}]"
-    if buffer.stride is not None:
-        text += f" stride [{_list(buffer.stride)}]"
-    return text if buffer.clearing is Clearing.UNDEFINED else f"{text} {buffer.clearing.value}"
-
-
-def _print_launch(launch: LaunchDirective) -> str:
-    template = ""
-    if launch.template is not None:
-        template = f"<{', '.join(_expression(argument, _SUM) for argument in launch.template)}>"
-    shared = "" if launch.smem is None else f", {_expression(launch.smem, _SUM)}"
-    sizes = f"{_print_dimensions(launch.grid)}, {_print_dimensions(launch.block)}{shared}"
-    text = f"{launch.kernel}{template}<<<{sizes}>>>({_list(launch.arguments)})"
-    if launch.cluster is not None:
-        text += f" cluster({', '.join(_expression(size, _SUM) for size in launch.cluster)})"
-    text += " cooperative" if launch.cooperative else ""
-    text += " pdl" if launch.pdl else ""
-    return text if launch.when is None else f"{text} when {_breakable(launch.when)}"
-
-
-def _print_dimensions(sizes: Sequence[Expr]) -> str:
-    if len(sizes) == 1:
-        return _expression(sizes[0], _SUM)
-    return f"dim3({', '.join(_expression(size, _SUM) for size in sizes)})"
-
-
-# -- lines --
-
-
-def _joined(directives: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Join adjacent `let` or `const` directives, to keep long plans within the limit of lines."""
-    joined: list[tuple[str, str]] = []
-    for word, text in directives:
-        if joined and word in ("let", "const") and joined[-1][0] == word:
-            together = f"{joined[-1][1]}, {text}"
-            if len(together) < words.MAX_LINE_CHARACTERS - 20:
-                joined[-1] = (word, together)
-                continue
-        joined.append((word, text))
-    return joined
-
-
-def _wrapped(directive: str) -> list[str]:
-    """The lines of a directive, broken after commas inside brackets."""
-    if len(directive) <= _WIDTH:
-        return [_PREFIX + directive]
-    lines: list[str] = []
-    start, candidate = 0, 0
-    width = _WIDTH
-    arguments = directive.find(">>>(") + 4
-    if 4 <= arguments <= width:  # launch arguments start on a new line
-        lines.append(directive[:arguments])
-        start = arguments
-        width = _WIDTH - len(_CONTINUATION) + len(_PREFIX)
-    for position in _breaks(directive):
-        if position - start > width and candidate > start:
-            lines.append(directive[start:candidate].rstrip())
-            start = candidate
-            width = _WIDTH - len(_CONTINUATION) + len(_PREFIX)
-        candidate = position
-    if len(directive) - start > width and candidate > start:
-        lines.append(directive[start:candidate].rstrip())
-        start = candidate
-    lines.append(directive[start:])
-    return [(_CONTINUATION if index else _PREFIX) + line for index, line in enumerate(lines)]
-
-
-def _breaks(directive: str) -> list[int]:
-    """Possible line breaks: after commas inside brackets; in very long directives at any blank there."""
-    depth = 0
-    anywhere = len(directive) > _LONG
-    places: list[int] = []
-    index = 0
-    while index < len(directive):
-        character = directive[index]
-        if directive.startswith(("<<<", ">>>"), index):
-            depth += 1 if character == "<" else -1
-            index += 3
-            continue
-        if character in "([":
-            depth += 1
-            if directive[index - 3 : index] == ">>>":
-                places.append(index + 1)
-        elif character in ")]":
-            depth -= 1
-        elif character == " " and depth and (anywhere or directive[index - 1] == ","):
-            places.append(index + 1)
-        index += 1
-    return places

@@ -10,9 +10,7 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,7 +36,7 @@ from tilewright.records import (
     ratio_interval,
     to_json,
 )
-from tilewright.toolchain import BuiltPlan, build_many, cache_directory, launch_occupancy
+from tilewright.toolchain import BuiltPlan, FileCache, build_many, cache_directory, launch_occupancy
 from tilewright.toolchain.ptx_text import parse_ptx
 from tilewright.verify import Referee
 
@@ -252,7 +250,7 @@ def sweep_key(built: Sequence[BuiltChoice], task: Task, gpu: GpuProfile, measure
 # -- cached sweeps --
 
 KNOWN = Path(__file__).with_name("known_sweeps.json")
-_MOST = 4096  # sweeps kept; the oldest are removed
+_MOST_BYTES = 16 << 20  # some thousands of sweeps
 
 
 @dataclass(frozen=True)
@@ -262,35 +260,25 @@ class Sweep:
     times_us: tuple[tuple[tuple[tuple[str, int | bool], ...], tuple[tuple[float, ...], ...]], ...]
 
 
-class SweepMemory:
-    """A cache of sweeps: a folder with one file each, beside the builds by default. `known` is a read-only file."""
+class SweepMemory(FileCache):
+    """A cache of sweeps, beside the builds by default. `known` is a read-only file."""
 
     def __init__(self, folder: Path | None = None, known: Path = KNOWN) -> None:
         builds = cache_directory()
+        super().__init__(folder or builds.with_name(f"{builds.name}-tuned"), _MOST_BYTES)
         self._known = known
-        self._folder = folder or builds.with_name(f"{builds.name}-tuned")
 
     def find(self, key: str) -> Sweep | None:
         """A cached sweep; None where there is none that can be read."""
-        with contextlib.suppress(OSError, ValueError, RecordError):
-            found: Sweep = from_json(Sweep, json.loads(self._path(key).read_text("utf-8")))
+        with contextlib.suppress(ValueError, RecordError):
+            found: Sweep = from_json(Sweep, json.loads(self.read(f"{key}.json") or b""))
             return found
         return known_sweeps(self._known).get(key)
 
     def keep(self, key: str, sweep: Sweep) -> None:
-        """Store a sweep atomically; a failure only means that it is measured again."""
+        """A failure only means that it is measured again."""
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".writing-")
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(to_json(sweep), stream)
-            os.replace(temporary, self._path(key))
-            kept = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-            for path in kept[: max(0, len(kept) - _MOST)]:
-                path.unlink(missing_ok=True)
-
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{key}.json"
+            self.write(f"{key}.json", json.dumps(to_json(sweep)).encode())
 
 
 @cache

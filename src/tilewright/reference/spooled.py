@@ -62,8 +62,8 @@ class SpoolReference(Closing):
             request=message(loading.HandlerRequest(handler), request),
             job=job,
         )
-        ticket = self._queue.submit(call.id, seal(EnvelopeKind.CALL, call, gpu=self._gpu.name))
-        outcome = self._queue.take(ticket, seconds + (job.limits.seconds if job is not None else 0.0))
+        longest_s = seconds + (job.limits.seconds if job is not None else 0.0)
+        outcome = self._queue.run(call.id, seal(EnvelopeKind.CALL, call, gpu=self._gpu.name), longest_s)
         if not isinstance(outcome, Replied):
             raise ReferenceProblem(f"it was not answered on the spool: {getattr(outcome, 'message', outcome)}")
         return outcome

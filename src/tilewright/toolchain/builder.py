@@ -5,25 +5,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import itertools
 import json
 import math
-import os
-import shutil
-import threading
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from tilewright import records
+from tilewright.child.envelope import EnvelopeError, message, message_in, unseal
 from tilewright.kernel_file import Arguments, Choice, Evaluation, KernelFile, bind, evaluate, settle
 from tilewright.records import (
     BoundPlan,
@@ -33,19 +27,16 @@ from tilewright.records import (
     Dim3,
     FailureReason,
     GpuProfile,
-    RecordError,
-    from_json,
-    to_json,
 )
 from tilewright.toolchain.compile import compile_request
 from tilewright.toolchain.diagnostics import with_file_name
+from tilewright.toolchain.file_cache import FileCache
 from tilewright.toolchain.nvrtc import ToolchainError, Toolkit, find_toolkit
 from tilewright.toolchain.pool import BuildLimits, CompilePool
 from tilewright.toolchain.translation_unit import assemble
 
 # -- the build cache on disk, by content address --
 
-DEFAULT_LIMIT_BYTES = 2 << 30
 LASTING_FAILURES = frozenset(
     {
         FailureReason.DIAGNOSTICS,
@@ -55,180 +46,36 @@ LASTING_FAILURES = frozenset(
     }
 )
 
-_RECORD, _CUBIN, _PTX = "record.json", "kernel.cubin", "kernel.ptx"
-TEMPORARY = ".writing-"
-_STALE_SECONDS = 600.0
-_IN_USE_SECONDS = 3600.0  # a folder without a record may be in use by another writer this long after its last change
-_TRIM_FRACTION = 32  # a writer trims after writing this fraction of the limit
 
+class BuildCache(FileCache):
+    """Builds, and failures that would come again, by key."""
 
-class BuildCache:
-    """A folder of builds. Without arguments: TILEWRIGHT_CACHE or ~/.cache/tilewright/builds, TILEWRIGHT_CACHE_BYTES."""
-
-    def __init__(self, directory: Path | None = None, limit_bytes: int | None = None) -> None:
-        self._directory = directory
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._serial = itertools.count()
-        self._written_bytes: int | None = None  # since the cache was last measured; None before the first time
-        self._warned = False
-
-    @property
-    def directory(self) -> Path:
-        if self._directory is not None:
-            return self._directory
-        named = os.environ.get("TILEWRIGHT_CACHE")
-        return Path(named).expanduser() if named else Path.home() / ".cache" / "tilewright" / "builds"
-
-    @property
-    def limit_bytes(self) -> int:
-        if self._limit_bytes is not None:
-            return self._limit_bytes
-        named = os.environ.get("TILEWRIGHT_CACHE_BYTES", "")
-        if named and not named.isdecimal():
-            raise ToolchainError(f"TILEWRIGHT_CACHE_BYTES is {named!r}; write a number of bytes, such as {2 << 30}")
-        return int(named) if named else DEFAULT_LIMIT_BYTES
+    _warned = False
 
     def get(self, key: str) -> Build | BuildFailure | None:
-        """The cached result, or None. A damaged entry is removed."""
-        entry = self.directory / key
-        try:
-            digest, _, record = (entry / _RECORD).read_bytes().partition(b"\n")
-        except OSError:
+        """The cached result, or None. A damaged one is removed."""
+        content = self.read(f"{key}.build")
+        if content is None:
             return None
         try:
-            cubin = (entry / _CUBIN).read_bytes()
-            ptx = (entry / _PTX).read_bytes()
-            if digest != _digest(record, cubin, ptx):
-                raise RecordError("digest differs")
-            result = _from_entry(record, cubin, ptx)
-        except (OSError, RecordError):
-            self._remove(entry)
+            found: Build | BuildFailure = message_in(unseal(content), Build | BuildFailure)
+        except EnvelopeError:
+            self.remove(f"{key}.build")
             return None
-        with contextlib.suppress(OSError):  # removed meanwhile, or a read-only cache
-            os.utime(entry / _RECORD)  # the time of last use
-        return result
+        return found
 
     def put(self, key: str, result: Build | BuildFailure) -> None:
         """Store a build or a deterministic failure. A cache that cannot be written warns once."""
         if isinstance(result, BuildFailure) and result.reason not in LASTING_FAILURES:
             return
-        cubin, ptx = (result.cubin, result.ptx.encode()) if isinstance(result, Build) else (b"", b"")
-        bare = replace(result, cubin=b"", ptx="") if isinstance(result, Build) else result
-        record = json.dumps(to_json(bare)).encode()
         try:
-            self._write(key, record, cubin, ptx)
-            self._written(len(record) + len(cubin) + len(ptx))
+            self.write(f"{key}.build", message(result))
         except OSError as error:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
                     f"builds are not cached: {error}; set TILEWRIGHT_CACHE to a writable folder", stacklevel=3
                 )
-
-    def size_bytes(self) -> int:
-        """The total size of all entries."""
-        return sum(size for _, size, _ in self._entries())
-
-    def trim(self) -> None:
-        """Remove the least recently used entries beyond the limit, and the leftovers of killed writers."""
-        entries = sorted(self._entries())
-        total = sum(size for _, size, _ in entries)
-        young = time.time() - _IN_USE_SECONDS
-        for used, size, entry in entries:
-            if total <= self.limit_bytes:
-                break
-            if used > young and not (entry / _RECORD).is_file():
-                continue
-            self._remove(entry)
-            total -= size
-        for leftover in self.directory.glob(f"{TEMPORARY}*"):
-            try:
-                if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(leftover, ignore_errors=True)
-            except OSError:
-                continue
-
-    def _write(self, key: str, record: bytes, cubin: bytes, ptx: bytes) -> None:
-        entry = self.directory / key
-        temporary = self._temporary()
-        temporary.mkdir(parents=True)
-        try:
-            (temporary / _CUBIN).write_bytes(cubin)
-            (temporary / _PTX).write_bytes(ptx)
-            (temporary / _RECORD).write_bytes(_digest(record, cubin, ptx) + b"\n" + record)
-            try:
-                temporary.rename(entry)
-            except OSError:
-                if (entry / _RECORD).is_file():
-                    return  # another writer was first; the same key holds the same build
-                self._remove(entry)
-                temporary.rename(entry)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-    def _written(self, size: int) -> None:
-        with self._lock:
-            if self._written_bytes is not None:
-                self._written_bytes += size
-                if self._written_bytes < self.limit_bytes // _TRIM_FRACTION:
-                    return
-            self._written_bytes = 0
-        self.trim()
-
-    def _entries(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, bytes, folder) of every entry, including folders without a record."""
-        found: list[tuple[float, int, Path]] = []
-        try:
-            folders = list(os.scandir(self.directory))
-        except OSError:
-            return found
-        for folder in folders:
-            if folder.name.startswith(TEMPORARY):
-                continue
-            try:
-                stats = {file.name: file.stat() for file in os.scandir(folder.path)}
-                used = stats[_RECORD].st_mtime if _RECORD in stats else folder.stat().st_mtime
-            except OSError:
-                continue
-            found.append((used, sum(stat.st_size for stat in stats.values()), Path(folder.path)))
-        return found
-
-    def _remove(self, entry: Path) -> None:
-        # Renamed first, so that no reader finds half an entry.
-        doomed = self._temporary()
-        try:
-            entry.rename(doomed)
-        except OSError:
-            return
-        shutil.rmtree(doomed, ignore_errors=True)
-
-    def _temporary(self) -> Path:
-        return (
-            self.directory / f"{TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(self._serial)}-{time.time_ns()}"
-        )
-
-
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest().encode()
-
-
-def _from_entry(record: bytes, cubin: bytes, ptx: bytes) -> Build | BuildFailure:
-    """The result in the three files of an entry; raises `RecordError`."""
-    try:
-        data = json.loads(record)
-        text = ptx.decode()
-    except ValueError as error:
-        raise RecordError(f"not a stored build: {error}") from None
-    if isinstance(data, dict) and data.get("is") == "BuildFailure":
-        failure: BuildFailure = from_json(BuildFailure, data)
-        return failure
-    build: Build = from_json(Build, data)
-    return replace(build, cubin=cubin, ptx=text)
 
 
 # Part of every cache key; changes when the same compiler output would be interpreted differently.
@@ -396,11 +243,6 @@ def build_key(request: BuildRequest, toolkit: Toolkit) -> str:
 def default_pool() -> CompilePool:
     """The process's compile pool; its children start with the first isolated build."""
     return CompilePool()
-
-
-def cache_directory() -> Path:
-    """The folder of the build cache."""
-    return DEFAULT_CACHE.directory
 
 
 def cache_size_bytes() -> int:

@@ -193,10 +193,7 @@ def open_devices(
     with ExitStack() as stack:
         emulator = stack.enter_context(EmulatedDevice(records.PROFILES[device.gpu], interrupt=interrupt))
         if device.spool:
-            yield (
-                emulator,
-                stack.enter_context(SpoolDevice(device.spool, arch=records.PROFILES[device.gpu].arch, fresh=True)),
-            )
+            yield emulator, stack.enter_context(SpoolDevice(device.spool, arch=records.PROFILES[device.gpu].arch))
         elif device.index is not None:
             gpu = stack.enter_context(CudaDevice(device.index, interrupt=interrupt))
             gpu.warm()

@@ -12,7 +12,7 @@ from tilewright import records
 from tilewright.devices.emulation.listing import CostlyLine, Listing, listing_text
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report.runs import named_values, number_of
-from tilewright.kernel_file import ArgumentValue, KernelFile, print_plan
+from tilewright.kernel_file import ArgumentValue, KernelFile
 from tilewright.store import provenance_path
 from tilewright.toolchain import LaunchReport
 from tilewright.verify.judging_records import ResultVerdict
@@ -147,7 +147,8 @@ def _head(report: BuildReport | CheckReport | records.LintReport) -> list[doc.Bl
 def build_report(file: KernelFile, report: BuildReport) -> Iterator[doc.Block]:
     """The plan, one row per launch and GPU, then what the compiler had to say."""
     head, arguments = _head(report)
-    yield from (head, doc.Source(print_plan(file.plan).rstrip()), arguments)
+    plan = "\n".join(line for line in file.text.splitlines() if line.lstrip().startswith("//!"))
+    yield from (head, doc.Source(plan), arguments)
     built = [target for target in report.targets if isinstance(target, BuiltTarget)]
     launches = [(target, launch) for target in built for launch in target.launches]
     if launches:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -188,91 +187,15 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
     """What an attempt changed in the file its author was given; the whole file where it was given none."""
     new = folder.attempt(attempt.number).find_text(KERNEL) or ""
     old = folder.attempt(attempt.parent).find_text(KERNEL) or "" if attempt.parent else ""
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True),
-        new.splitlines(keepends=True),
-        f"attempt {attempt.parent}" if attempt.parent else "nothing",
-        f"attempt {attempt.number}",
+    return unified_diff(
+        old, new, f"attempt {attempt.parent}" if attempt.parent else "nothing", f"attempt {attempt.number}"
     )
+
+
+def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
+    """ "" where the texts are equal."""
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), old_name, new_name)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-
-
-# -- two files side by side --
-
-MOST_LINES = 4000  # of either text; beyond it a comparison takes too long
-_Numbered = tuple[int, str]
-_AROUND = 4  # equal lines shown next to a change
-
-
-@dataclass(frozen=True)
-class Half:
-    """One side of a row: a line's number and its text, of which `changed` is what the other side has not."""
-
-    number: int
-    before: str
-    changed: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Rows that belong together. A folded one is equal on both sides and far from any change."""
-
-    rows: tuple[tuple[Half | None, Half | None], ...]
-    equal: bool
-    folded: bool = False
-
-
-def side_by_side(left: str, right: str) -> list[Stretch]:
-    """Raises `ValueError` where a text is too long to compare."""
-    old, new = left.splitlines(), right.splitlines()
-    if max(len(old), len(new)) > MOST_LINES:
-        raise ValueError(f"texts of more than {MOST_LINES:,} lines are not compared")
-    made: list[Stretch] = []
-    codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    for position, (kind, a, b, c, d) in enumerate(codes):
-        sides = enumerate(old[a:b], a + 1), enumerate(new[c:d], c + 1)
-        if kind == "equal":
-            rows = tuple((Half(*one), Half(*other)) for one, other in zip(*sides, strict=True))
-            made += _folded(rows, position == 0, position == len(codes) - 1)
-        else:
-            made.append(Stretch(tuple(_changed(*sides)), equal=False))
-    return made
-
-
-def _folded(rows: tuple[tuple[Half, Half], ...], first: bool, last: bool) -> Iterator[Stretch]:
-    """Equal lines in up to three stretches: those after a change, those far from any, those before the next."""
-    start = 0 if first else _AROUND
-    end = len(rows) if last else len(rows) - _AROUND
-    if end - start <= 2:
-        yield Stretch(rows, equal=True)
-        return
-    for part, folded in ((rows[:start], False), (rows[start:end], True), (rows[end:], False)):
-        if part:
-            yield Stretch(part, equal=True, folded=folded)
-
-
-def _changed(left: Iterable[_Numbered], right: Iterable[_Numbered]) -> Iterator[tuple[Half | None, Half | None]]:
-    """Lines one by one beside each other; what is over on one side has nothing beside it."""
-    for one, other in itertools.zip_longest(left, right):
-        if one is None or other is None:
-            yield Half(one[0], "", one[1]) if one else None, Half(other[0], "", other[1]) if other else None
-            continue
-        (number, text), (place, beside) = one, other
-        head = _shared(text, beside)
-        tail = _shared(text[head:][::-1], beside[head:][::-1])
-        yield _half(number, text, head, tail), _half(place, beside, head, tail)
-
-
-def _half(number: int, text: str, head: int, tail: int) -> Half:
-    end = len(text) - tail
-    return Half(number, text[:head], text[head:end], text[end:])
-
-
-def _shared(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 # -- where a kernel comes from --

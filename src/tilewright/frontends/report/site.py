@@ -26,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from tilewright.frontends.report import run_report, runs
-from tilewright.frontends.report.document import Picture
+from tilewright.frontends.report.document import Picture, Source
 from tilewright.frontends.report.emulated import NotCountable, count_lines
 from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
@@ -429,15 +429,10 @@ class Site:
         return _side(one, runs.best_of(one.run, f"name one of its attempts, such as {name}/1"))
 
     def _compared(self, template: str, left: Side | None, right: Side | None, **values: object) -> str:
-        stretches, problem = [], ""
-        try:
-            if right is not None and (left is not None or template == "change"):
-                stretches = run_report.side_by_side(left.text if left else "", right.text)
-        except ValueError as error:
-            problem = str(error)
-        title = f"{left.title if left else 'nothing'} beside {right.title}" if right else "Compare"
-        values |= {"left": left, "right": right, "stretches": stretches, "problem": problem}
-        return self._render(template, title, None, **values)
+        name = left.title if left else "nothing"
+        title = f"{name} beside {right.title}" if right else "Compare"
+        diff = run_report.unified_diff(left.text if left else "", right.text, name, right.title) if right else ""
+        return self._render(template, title, None, **values, left=left, right=right, changes=[Source(diff, "diff")])
 
     def _render(self, template: str, title: str, poll_ms: int | None = None, **values: object) -> str:
         return render(

@@ -1,4 +1,4 @@
-// Tables that can be filtered and sorted, equal lines that unfold, and pages that stay up to date without a reload.
+// Tables that can be filtered and sorted, and pages that stay up to date without a reload.
 // Everything on a page is there without this script.
 "use strict";
 
@@ -110,11 +110,6 @@ document.addEventListener("input", (event) => {
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button && "sort" in button.dataset) sortBy(button.closest("th"));
-  if (button && "unfold" in button.dataset) {
-    const fold = button.closest("tbody");
-    fold.nextElementSibling.hidden = false;
-    fold.remove();
-  }
 });
 
 document.addEventListener("keydown", (event) => {
