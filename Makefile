@@ -57,6 +57,7 @@ sanitize: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tests.frontends.help_pages docs/commands.md
 	$(BIN)/python -m tests.docs.api_page docs/api.md
+	$(BIN)/python -m tilewright.device_library.page docs/device-library.md
 	$(BIN)/tilewright skill skills
 	$(BIN)/python -m mkdocs build --quiet
 	@echo build/site/index.html

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "tilewright"
 ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "kernel_file": {"records"},
+    "device_library": {"kernel_file"},
     "ptx": {"records"},
     "store": {"records"},
     "child": {"records"},
@@ -58,6 +59,7 @@ ALLOWED["frontends"] = {*ALLOWED} - {"worker", "__main__"}
 THIRD_PARTY: dict[str, set[str]] = {
     "records": set(),
     "kernel_file": set(),
+    "device_library": set(),
     "ptx": {"numpy"},
     "store": set(),
     "child": set(),

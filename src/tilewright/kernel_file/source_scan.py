@@ -222,6 +222,9 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     name = match.group(1)
     if name in _CLOCK_HEADERS:
         cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", "a kernel reads no clock; delete the line")
+    elif name.startswith("tilewright/"):
+        remedy = "`tilewright flatten` puts what a source uses of the device library into the file"
+        cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", remedy)
     elif not is_allowed_header(name):
         autofix = None
         remedy = allowed

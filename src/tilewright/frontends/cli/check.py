@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tilewright import records
+from tilewright import device_library, records
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulation.listing import costly_lines, make_listing
@@ -66,6 +66,23 @@ def build(
     for result in builds if sass and not as_json else ():
         terminal.stdout_console().print(sass_text(result), markup=False, highlight=False)
     terminal.exit_with(int(not report.succeeded))
+
+
+def flatten(
+    file: Annotated[Path, typer.Argument(metavar="{file}", help="CUDA code with `#include <tilewright/...>` lines.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; else it is printed.")
+    ] = None,
+) -> None:
+    """Put what a source uses of the device library into the file itself, which then stands alone."""
+    try:
+        flat = device_library.flatten(terminal.read_text(file))
+    except device_library.UnknownHeader as error:
+        raise BadArgument(f"{file}: {error}") from None
+    if output:
+        output.write_text(flat)
+    else:
+        print(flat, end="")
 
 
 def lint(

@@ -36,6 +36,7 @@ COMMANDS = {
     "audit": ("audit", "Report on a kernel: correctness, speed, what to improve."),
     "bench": ("bench", "Time a kernel beside PyTorch and other kernels."),
     "build": ("check", "Compile a kernel; show registers, occupancy and SASS."),
+    "flatten": ("check", "Put what a source uses of the device library into it."),
     "import": ("importing", "Turn existing CUDA code into kernel files."),
     "export": ("export", "Write a torch package, a Hub project or plain CUDA."),
     "publish": ("export", "Upload a kernel to the Hugging Face Hub."),
