@@ -245,6 +245,7 @@ def _file_rules(wall: Wall, home: str) -> Iterator[tuple[str, int]]:
         yield from ((path, _READ) for path in source_files(folder, but=whole))
     yield from ((path, _READ | _WRITE) for path in _DEVICES)
     if wall.gpu:
+        yield f"/proc/{os.getpid()}/task", _READING | _WRITE | _TRUNCATE  # the driver names its threads there
         for pattern in _GPU_DEVICES:
             yield from ((str(path), _READ | _WRITE | _CONTROL) for path in Path("/dev").glob(pattern))
         yield "/dev/dri", _READING | _WRITE | _CONTROL
