@@ -293,6 +293,7 @@ struct tw_worker {
   int64_t thread_instructions, warp_instructions, unflushed;
   uint64_t clock;
   bool failed;
+  bool hollow;  // the access that is noted brings no values
 };
 
 struct tw_engine {
