@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.ptx import sparse_memory
+from tilewright.ptx.launch_order import OLDEST, LaunchOrder
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,8 +25,8 @@ _EVERY_DIGIT = 0o1111111  # multiplied by 0 to 7 it gives every 3-bit value at e
 _SCANNED = 16 << 20  # bytes at a time
 _LAST_ADDRESS = 0x6000_0000_0000  # module variables start here
 _NEVER, _WRITTEN, _OUTSIDE = 0, 1, 3
+_REMAINS_BYTES = 3 << 20
 _POISON = 0xFF  # a float of these bytes is a NaN
-_TOUCHED = 3  # bits of `recent`: touched by this launch; shifted by two: by the previous launch
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class MemoryRegion:
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
     writable: bool
-    recent: Bytes | None = None  # per byte: accesses by this launch and the previous one; None: not tracked
+    recent: npt.NDArray[np.uint16] | None = (
+        None  # per byte: accesses by this launch and those before; None: not tracked
+    )
 
     @property
     def end(self) -> int:
@@ -92,6 +95,8 @@ class GlobalMemory:
         self._next = _FIRST_ADDRESS
         self._place = place
         self._modules: dict[int, dict[str, MemoryRegion]] = {}
+        self._order = LaunchOrder()
+        self.remains = np.zeros(_REMAINS_BYTES, dtype=np.uint8)  # of blocks that ended
 
     def add(
         self,
@@ -190,14 +195,21 @@ class GlobalMemory:
         """Track accesses to writable bytes from the next launch on."""
         for name, region in self._regions.items():
             if region.writable and region.recent is None:
-                self._regions[name] = replace(region, recent=np.zeros(len(region.data), dtype=np.uint8))
+                self._regions[name] = replace(region, recent=np.zeros(len(region.data), dtype=np.uint16))
         self._ordered = list(self._regions.values())
 
-    def begin_launch(self) -> None:
-        """Shift the tracked accesses: this launch becomes the previous one."""
+    def begin_launch(self, *, overlaps: bool = False) -> tuple[int, int]:
+        """Shift the tracked accesses by one launch; returns the bits of those that the new launch may collide with,
+        before and after it has waited."""
         for region in self._ordered:
-            if region.recent is not None:
-                np.left_shift(region.recent & _TOUCHED, 2, out=region.recent)
+            if region.recent is not None and overlaps:
+                np.bitwise_or(region.recent << 2, region.recent & OLDEST, out=region.recent)
+            elif region.recent is not None:
+                region.recent.fill(0)
+        return self._order.begin(overlaps=overlaps)
+
+    def end_launch(self, *, awaited: bool, awaited_first: bool) -> None:
+        self._order.end(awaited=awaited, awaited_first=awaited_first)
 
     def add_module_variable(self, module: int, name: str, address: int, data: Bytes, writable: bool) -> None:
         """Add a module variable at its fixed address, once per module and memory."""
@@ -206,7 +218,8 @@ class GlobalMemory:
             known[name] = MemoryRegion(name, address, data, None, 1, (len(data),), (1,), writable)
 
     def inherit_modules(self, used: GlobalMemory) -> None:
-        """Share the module variables of another memory."""
+        """Share the module variables of another memory, and what its blocks left."""
+        self.remains = used.remains
         self._modules = {module: dict(known) for module, known in used._modules.items()}
 
     def regions(self, module: int) -> list[MemoryRegion]:

@@ -211,10 +211,12 @@ class Program:
                 memory.add_module_variable(self.number, name, address, initial, is_writable)
         if loaded.lowered.reads_only:
             memory.remember_touches()
-        memory.begin_launch()
-        launch, held = _prepared(loaded, memory.regions(self.number), request, cluster)
+        order = memory.begin_launch(overlaps=request.overlaps)
+        launch, held = _prepared(loaded, memory.regions(self.number), memory.remains, request, cluster)
         started = time.perf_counter()
+        launch.open_at_start, launch.open_when_awaited = order
         ending = core().tw_run(ctypes.byref(launch))
+        memory.end_launch(awaited=bool(launch.awaited), awaited_first=bool(launch.awaited_first))
         seconds = time.perf_counter() - started
         if ending == _OUT_OF_MEMORY:
             raise MemoryError(f"the emulator ran out of memory in `{request.kernel}`; use a smaller grid or shape")
@@ -338,13 +340,14 @@ class _Buffers:
 
 
 def _prepared(
-    loaded: _Loaded, regions: list[MemoryRegion], request: LaunchRequest, cluster: Dim3
+    loaded: _Loaded, regions: list[MemoryRegion], remains: Bytes, request: LaunchRequest, cluster: Dim3
 ) -> tuple[RawLaunch, _Buffers]:
     """The core's launch structure for a request, and its buffers."""
     options = request.options
     workspace = np.zeros(256, dtype=np.uint8)
     table = _region_table(regions, workspace)
     parameters = ctypes.create_string_buffer(request.parameters, max(len(request.parameters), 1))
+    fill = ctypes.create_string_buffer(options.fill, len(options.fill))
     clusters = None if options.blocks is None else clusters_of(options.blocks, request.grid, cluster)
     chosen = None if clusters is None else (ctypes.c_int32 * max(len(clusters), 1))(*clusters)
     held = _Buffers(
@@ -354,7 +357,7 @@ def _prepared(
         touches=(RawTouch * len(loaded.lowered.origins))() if Check.TOUCHES in options.checks else None,
         printed=ctypes.create_string_buffer(_MOST_PRINTED_BYTES if loaded.lowered.prints else 1),
         messages=ctypes.create_string_buffer(_MOST_MESSAGE_BYTES),
-        others=(workspace, table, parameters, chosen),
+        others=(workspace, table, parameters, chosen, fill, remains),
     )
     launch = RawLaunch(
         program=loaded.handle,
@@ -370,12 +373,16 @@ def _prepared(
         checks=sum(_CHECK_BITS[check] for check in set(options.checks)),
         cooperative=int(request.cooperative),
         overlaps=int(request.overlaps),
-        poison=options.poison,
+        inherits=int(options.inherits),
         seeded=int(options.seed is not None),
         seed=(options.seed or 0) & (2**64 - 1),
         workspace=_WORKSPACE_ADDRESS if request.cooperative else 0,
         instruction_budget=options.instruction_budget,
         race_bytes=options.race_bytes,
+        fill=ctypes.cast(fill, ctypes.c_void_p),
+        fill_bytes=len(options.fill),
+        remains=remains.ctypes.data,
+        remains_bytes=len(remains),
         workers=options.workers or os.cpu_count() or 1,
         max_findings=_MOST_FINDINGS,
         blocks=ctypes.cast(chosen, ctypes.c_void_p) if chosen is not None else None,

@@ -28,6 +28,8 @@ class Perturbation:
     seed: int | None = None  # of the schedule of warps and blocks; None: in order
     place: int | None = None  # of the tensors' addresses; None: consecutive
     poison: int = POISON_BYTE  # the byte that fills unwritten registers and memory
+    fill: bytes = b""  # of registers, shared and local memory instead, repeated
+    inherits: bool = False  # they hold what earlier blocks left
 
 
 class PlanMemory:

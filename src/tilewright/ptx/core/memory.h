@@ -134,23 +134,29 @@ static const tw_region* tw_find_region(const tw_launch* launch, uint64_t address
 }
 
 // Whether any of `size` bytes has one of the bits.
-static inline bool tw_recent_has(const uint8_t* recent, int size, uint8_t bits) {
+static inline bool tw_recent_has(const uint16_t* recent, int size, uint32_t bits) {
   for (int k = 0; k < size; k++)
     if (recent[k] & bits) return true;
   return false;
 }
 
+// Of launches that may run beside what this warp does now, the bits with which an access of this kind collides.
+static inline uint32_t tw_recent_open(const tw_warp* w, int how) {
+  const tw_launch* launch = w->cta->engine->launch;
+  return (w->awaited ? launch->open_when_awaited : launch->open_at_start) & (how == TW_READ ? TW_RECENT_ALL_WRITTEN : UINT32_MAX);
+}
+
 // What other launches, and this one, may still do to these bytes; and that they are touched now.
 static void tw_recent(tw_warp* w, const tw_instr* i, uint32_t good, tw_access* x, const tw_region* r, int how) {
-  uint8_t now = how == TW_READ ? TW_RECENT_READ : TW_RECENT_WRITTEN;
-  uint8_t before = how == TW_READ ? TW_RECENT_WRITTEN_BEFORE : TW_RECENT_WRITTEN_BEFORE | TW_RECENT_READ_BEFORE;
+  uint16_t now = how == TW_READ ? TW_RECENT_READ : TW_RECENT_WRITTEN;
+  uint32_t open = tw_recent_open(w, how);
   bool cached = how == TW_READ && i->mod & TW_MEM_READ_ONLY;
   TW_EACH(good) {
-    uint8_t* recent = r->recent + (x->at[l] - r->data);
+    uint16_t* recent = r->recent + (x->at[l] - r->data);
     if (cached && tw_recent_has(recent, x->size, TW_RECENT_WRITTEN))
       tw_report(w, TW_FIND_STALE_READ, tw_index_of(w, i), (int)l, x->address[l], x->size, 0);
-    if (!w->awaited && tw_recent_has(recent, x->size, before))
-      tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), (int)l, x->address[l], x->size, how);
+    if (open && tw_recent_has(recent, x->size, open))
+      tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), (int)l, x->address[l], x->size, w->awaited);
     for (int k = 0; k < x->size; k++) recent[k] |= now;
   }
 }
