@@ -82,7 +82,7 @@ class _Runs:
         memory = self.make_memory(circumstances)
         memory.inherit(used, self.plan.buffers)
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
-        in_order = replace(circumstances, seed=None, inherits=True)
+        in_order = replace(circumstances, seed=None, inherits=True, packed=True)
         return _noted(run_plan(self.program, self.plan, memory, quick, in_order, self.announce))
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:

@@ -40,6 +40,8 @@ typedef struct {
   uint32_t id;      // its place in the Memory's list, for names
 } tw_region;
 
+#define TW_ALL_WINDOWS_BYTES (1ull << 36)
+
 enum { TW_REGION_WRITABLE = 1, TW_REGION_INPUT = 2, TW_REGION_CONSTANT = 4 };
 // Bits of `recent`: two for each launch, the lowest this one's and the highest those of all that are older.
 enum { TW_RECENT_WRITTEN = 1, TW_RECENT_READ = 2, TW_RECENT_ALL_WRITTEN = 0x5555 };
@@ -148,6 +150,9 @@ typedef struct {
   int32_t inherits;  // blocks find in registers, shared and local memory what others left there, not the fill
   int32_t seeded;
   uint64_t seed;
+  uint64_t windows, shared_window, local_window, parameter_window;  // the lowest; generic addresses of the spaces
+  uint64_t circumstance;  // a number of the run: what clocks and multiprocessors show
+  uint32_t total_shared_bytes, aggregate_shared_bytes;  // as a GPU counts them
   uint64_t workspace;  // address that %envreg1 and %envreg2 give: the grid barrier of cooperative groups
   int64_t instruction_budget;
   int64_t race_bytes;  // most memory of the race detector

@@ -186,8 +186,8 @@ TW_HANDLER(bulk) {
 static const tw_tensor_map* tw_bulk_map(tw_warp* w, const tw_instr* i, int lane, uint64_t address) {
   const tw_launch* launch = w->cta->engine->launch;
   const tw_tensor_map* map = NULL;
-  if (address - TW_PARAMETER_WINDOW < TW_WINDOW_BYTES) {
-    uint64_t offset = address - TW_PARAMETER_WINDOW;
+  if (address - launch->parameter_window < TW_WINDOW_BYTES) {
+    uint64_t offset = address - launch->parameter_window;
     if (offset + TW_MAP_BYTES <= (uint64_t)launch->parameter_bytes) map = (const void*)(launch->parameters + offset);
   } else {
     const tw_region* r = tw_find_region(launch, address);

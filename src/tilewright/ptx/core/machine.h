@@ -27,11 +27,13 @@
 
 #define TW_POISON 0xc5  // what an asynchronous copy has yet to bring
 
-#define TW_SHARED_WINDOW 0x7e0000000000ull
-#define TW_LOCAL_WINDOW 0x7d0000000000ull
-#define TW_PARAMETER_WINDOW 0x7c0000000000ull
+// Spaces of an address in a finding, whose kernel knows it by the launch's windows.
+#define TW_SHARED_WINDOW 0xfffe000000000000ull
+#define TW_LOCAL_WINDOW 0xfffd000000000000ull
+#define TW_PARAMETER_WINDOW 0xfffc000000000000ull
 #define TW_FUNCTION_WINDOW 0x7b0000000000ull
 #define TW_WINDOW_BYTES (1ull << 32)
+#define TW_LOCAL_END 0xfffd00u  // a stack ends here
 
 // Bits of `mod`. Arithmetic: rounding in the low three bits.
 enum {
@@ -313,6 +315,7 @@ struct tw_engine {
   int32_t* order;  // of the same, when seeded
   uint32_t shared_bytes;
   uint32_t local_stride;
+  uint32_t local_origin;  // the address that local memory begins at
   tw_races* races;
   uint32_t checks;
 

@@ -278,6 +278,7 @@ static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
 // -- local and parameters: `address` holds offsets --
 
 static uint32_t tw_local(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
+  TW_LOOP x->address[l] -= w->cta->engine->local_origin;
   exec = tw_only_aligned(w, i, exec, x, TW_LOCAL_WINDOW);
   uint32_t good = 0;
   TW_EACH(exec) {
@@ -316,20 +317,21 @@ static uint32_t tw_windowed(const tw_access* x, uint32_t exec, uint64_t window) 
 }
 
 static uint32_t tw_generic(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
-  uint64_t above = 0;
-  TW_LOOP above |= exec & tw_lane_bit[l] ? (uint64_t)(x->address[l] >= TW_FUNCTION_WINDOW) : 0;
-  if (__builtin_expect(!above, 1)) return tw_global(w, i, exec, x, how);
-  uint32_t shared = tw_windowed(x, exec, TW_SHARED_WINDOW), local = tw_windowed(x, exec, TW_LOCAL_WINDOW);
-  uint32_t parameter = tw_windowed(x, exec, TW_PARAMETER_WINDOW), rest = exec & ~(shared | local | parameter);
+  const tw_launch* launch = w->cta->engine->launch;
+  uint64_t windows = launch->windows, inside = 0;
+  TW_LOOP inside |= exec & tw_lane_bit[l] ? (uint64_t)(x->address[l] - windows < TW_ALL_WINDOWS_BYTES) : 0;
+  if (__builtin_expect(!inside, 1)) return tw_global(w, i, exec, x, how);
+  uint32_t shared = tw_windowed(x, exec, launch->shared_window), local = tw_windowed(x, exec, launch->local_window);
+  uint32_t parameter = tw_windowed(x, exec, launch->parameter_window), rest = exec & ~(shared | local | parameter);
   tw_access part;
   uint32_t good = 0;
   const struct {
     uint32_t lanes;
     uint64_t window;
     uint32_t (*access)(tw_warp*, const tw_instr*, uint32_t, tw_access*, int);
-  } spaces[4] = {{shared, TW_SHARED_WINDOW, tw_shared},
-                 {local, TW_LOCAL_WINDOW, tw_local},
-                 {parameter, TW_PARAMETER_WINDOW, tw_parameters},
+  } spaces[4] = {{shared, launch->shared_window, tw_shared},
+                 {local, launch->local_window, tw_local},
+                 {parameter, launch->parameter_window, tw_parameters},
                  {rest, 0, tw_global}};
   for (int k = 0; k < 4; k++) {
     if (!spaces[k].lanes) continue;
@@ -552,26 +554,29 @@ TW_HANDLER(st_frame) {
 // -- address spaces --
 
 // mod: the space; imm is not used. cvta adds the window, cvta.to takes it away; global is generic already.
-static inline uint64_t tw_window_of(uint32_t space) {
-  return space == TW_SPACE_SHARED || space == TW_SPACE_CLUSTER ? TW_SHARED_WINDOW : space == TW_SPACE_LOCAL ? TW_LOCAL_WINDOW : 0;
+static inline uint64_t tw_window_of(const tw_warp* w, uint32_t space) {
+  const tw_launch* launch = w->cta->engine->launch;
+  if (space == TW_SPACE_SHARED || space == TW_SPACE_CLUSTER) return launch->shared_window;
+  return space == TW_SPACE_LOCAL ? launch->local_window : 0;
 }
 TW_HANDLER(cvta) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
-  uint64_t window = tw_window_of(TW_SPACE_OF(i->mod));
+  uint64_t window = tw_window_of(w, TW_SPACE_OF(i->mod));
   TW_RESULT(uint64_t, a[l] + window);
 }
 TW_HANDLER(cvta_to) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
-  uint64_t window = tw_window_of(TW_SPACE_OF(i->mod));
+  uint64_t window = tw_window_of(w, TW_SPACE_OF(i->mod));
   TW_RESULT(uint64_t, a[l] - window);
 }
 TW_HANDLER(isspacep) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
+  const tw_launch* launch = w->cta->engine->launch;
   uint32_t space = TW_SPACE_OF(i->mod), bits = 0;
   TW_EACH(exec) {
-    bool shared = a[l] - TW_SHARED_WINDOW < TW_WINDOW_BYTES, local = a[l] - TW_LOCAL_WINDOW < TW_WINDOW_BYTES;
-    bool parameter = a[l] - TW_PARAMETER_WINDOW < TW_WINDOW_BYTES;
-    uint32_t rank = (uint32_t)a[l] >> TW_RANK_SHIFT;  // plus one; 0: the block's own
+    bool shared = a[l] - launch->shared_window < TW_WINDOW_BYTES, local = a[l] - launch->local_window < TW_WINDOW_BYTES;
+    bool parameter = a[l] - launch->parameter_window < TW_WINDOW_BYTES;
+    uint32_t rank = (uint32_t)(a[l] - launch->shared_window) >> TW_RANK_SHIFT;  // plus one; 0: the block's own
     bool yes = space == TW_SPACE_CLUSTER  ? shared
                : space == TW_SPACE_SHARED ? shared && (!rank || rank == (uint32_t)w->cta->rank + 1)
                : space == TW_SPACE_LOCAL  ? local
@@ -584,7 +589,11 @@ TW_HANDLER(isspacep) {
 }
 // The address of a variable in local memory, in this activation.
 TW_HANDLER(local_address) {
-  uint64_t value = w->frames[w->frame].local_base + (uint64_t)i->imm;
+  uint64_t value = w->cta->engine->local_origin + w->frames[w->frame].local_base + (uint64_t)i->imm;
+  TW_RESULT(uint64_t, value);
+}
+TW_HANDLER(parameter_address) {
+  uint64_t value = w->cta->engine->launch->parameter_window + (uint64_t)i->imm;
   TW_RESULT(uint64_t, value);
 }
 

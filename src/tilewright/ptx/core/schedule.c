@@ -437,6 +437,7 @@ int32_t tw_run(tw_launch* launch) {
   engine.block_total = launch->blocks ? launch->block_count : blocks / engine.cluster_size;
   engine.shared_bytes = (uint32_t)p->static_shared_bytes + (uint32_t)launch->dynamic_shared_bytes;
   engine.local_stride = p->local_bytes;
+  engine.local_origin = (TW_LOCAL_END - p->local_bytes) & ~255u;
   pthread_mutex_init(&engine.lock, NULL);
   engine.finding_index = calloc((size_t)p->code_count * TW_FIND_KINDS, sizeof *engine.finding_index);
   int workers = launch->workers < 1 ? 1 : launch->workers > 64 ? 64 : launch->workers;
