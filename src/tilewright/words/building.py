@@ -142,7 +142,7 @@ class Builder:
                 size = bound.get(made.values[6:], (made.values[6:],))
                 _refuse_unknown(made.name, size)
                 self.tensors[place] = replace(made, values=f"index {size[0]}")
-        dimensions = self._result(operation, value, texts, bound, axis)
+        dimensions = self._result(operation, value, {**texts, **_same_sides(values, bound)}, bound, axis)
         try:
             body = ast.parse(last, mode="eval").body
         except SyntaxError:
@@ -242,7 +242,9 @@ class Builder:
             return tuple(one for place, one in enumerate(value.dimensions) if place not in gone)
         if operation.gives is None:
             return value.dimensions
+        sides = iter(texts.get("sides", "").split())
         parts = (one.strip() for one in fill(operation.gives, texts, {}).split(","))
+        parts = (next(sides, one) if one == UNKNOWN else one for one in parts)
         known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts if one)
         return self.settled(tuple(chain(*known)))
 
@@ -310,6 +312,13 @@ def _refuse_unknown(name: str, dimensions: Dimensions) -> None:
 
 
 # -- numbers --
+
+
+def _same_sides(numbers: Mapping[str, Any], bound: Bound) -> dict[str, str]:
+    """The sides of a result of windows that keep them."""
+    window, stride, padding = (numbers.get(one) for one in ("window", "stride", "padding"))
+    keeps = isinstance(window, int) and stride == 1 and padding * 2 == numbers.get("dilation", 1) * (window - 1)
+    return {"sides": " ".join(one for one in ("depth", "height", "width", "length") if one in bound)} if keeps else {}
 
 
 def _numbers(operation: Operation, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:

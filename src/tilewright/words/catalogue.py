@@ -18,8 +18,8 @@ from typing import Any
 from tilewright.records import DType
 from tilewright.words.text import joined, stem, stems, words_of
 
-FILES = ("rows", "elements", "matrices", "images", "attention", "moves", "losses", "models")
-_DESCRIBED = ("images", "losses", "models", "attention", "moves")
+FILES = ("rows", "elements", "matrices", "images", "attention", "moves", "losses", "models", "gradients", "science")
+_DESCRIBED = ("images", "losses", "models", "attention", "moves", "gradients", "science")
 _TENSOR = re.compile(r"\s*(\w+)(?:: ?(\w+))?\[([^\]]*)\](?: = ([^,]+))?\s*(?:,|$)")
 
 
@@ -106,7 +106,9 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        return parsed_arguments(self.takes)
+        sides = 3 if "depth" in self.takes else 2 if "height" in self.takes else 1
+        slots = {"taps": ", ".join(["taps"] * sides), **self.slots}
+        return parsed_arguments(re.sub(r"\{(\w+)\}", lambda one: slots.get(one[1], one[1]), self.takes))
 
     def with_options(self, names: tuple[str, ...]) -> Operation:
         found = self

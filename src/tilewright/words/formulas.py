@@ -41,6 +41,7 @@ _EXTREMES = {"max": "maximum", "maximum": "maximum", "min": "minimum", "minimum"
 _APART = ("where", "maximum", "minimum")  # functions of elements with operands of any kind
 _COUNTED = frozenset(_ROLES["size"]["root"].split())
 _MEANT = {"norm": "l2 norm", "gather": "torch gather", "F.binary_cross_entropy": "bce on probabilities"}
+_MEANT["F.normalize"] = "l2 normalise"
 _SHORT = re.compile(r"[a-zA-Z]{1,2}(_?\d)?|[wWx][a-z_]{1,2}|[WX]_?\w{1,5}|pred\w*|[a-z]+(_[a-z\d]+)+")
 _TARGET = re.compile(r"([A-Za-z]\w*) ?= ?(?!=)")
 _TURNED = r"\^T(?!\w)"
@@ -464,7 +465,8 @@ class _Writer:
         if axis is None and entry.goes_over:
             is_method = "." in str(_literal(node.func)) and entry.axis != "last"
             again = not self._tensors(_elements(subject))  # of what has one element per row: mean(logsumexp(x))
-            axis = () if reduces and (is_method or again) else self.formula.axis
+            whole = reduces and node is self.body and entry.name == "row_mean" and len(self._tensors(self.letters)) > 1
+            axis = () if reduces and (is_method or again or whole) else self.formula.axis
         first = None
         is_new = isinstance(subject, ast.Name) and subject.id not in self.values
         if not is_new or operation.arguments[0].dimensions == ("...",) or (len(own) == 1 and wanted):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tilewright.records import Specification
-from tilewright.words.catalogue import names, operations
+from tilewright.words.catalogue import names, operations, vocabulary
 from tilewright.words.errors import NotUnderstood, SeveralReadings, unread
 from tilewright.words.formulas import Formula, letters, read_formula
 from tilewright.words.reading import read_rest, read_tokens
@@ -34,6 +34,8 @@ _CALL = re.compile(r"(?:\b(?:torch\.)?(?:nn|F|torch|nn\.functional)\.)?\b([A-Za-
 def read(words: str, shapes: Mapping[str, str]) -> Specification:
     """The reference for a request in words; raises `NotUnderstood`, and `SeveralReadings` where it may mean several."""
     text = re.sub(r"\s+", " ", words).strip()
+    for pattern, instead in vocabulary()["first"]:
+        text = re.sub(pattern, instead, text)
     if text.count(" ") > _MOST_WORDS:
         raise unread(f"the request has more than {_MOST_WORDS} words")
     made = _specification(text, shapes)
