@@ -30,19 +30,17 @@ Axis = tuple[int, ...] | None  # the dimensions that an operation goes over; () 
 
 @dataclass(frozen=True)
 class Value:
-    """An expression and its dimensions. `level`: how closely its operator binds, 5 where it needs no brackets."""
+    """An expression and its dimensions."""
 
     code: str
     dimensions: Dimensions
-    level: int = 5
 
     @property
     def atom(self) -> str:
-        return self.operand(5)
-
-    def operand(self, level: int) -> str:
-        """The code as an operand of what binds at that level."""
-        return self.code if self.level >= level else f"({self.code})"
+        """The code as what binds most closely, in brackets if need be."""
+        body = ast.parse(self.code, mode="eval").body
+        is_atom = isinstance(body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript, ast.Constant))
+        return self.code if is_atom else f"({self.code})"
 
 
 @dataclass
@@ -144,11 +142,10 @@ class Builder:
                 self.tensors[place] = replace(made, values=f"index {size[0]}")
         dimensions = self._result(operation, value, {**texts, **_same_sides(values, bound)}, bound, axis)
         try:
-            body = ast.parse(last, mode="eval").body
+            ast.parse(last, mode="eval")
         except SyntaxError:
             raise unread(f"{operation.says} does not go {goes_over(axis or ())}") from None
-        is_atom = isinstance(body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
-        return Value(last, dimensions, 5 if is_atom else 0)
+        return Value(last, dimensions)
 
     def _adapted(self, operation: Operation, first: Value | None, axis: Axis) -> Operation:
         """The operation as it is after one on images, or over a dimension that is not the last."""
