@@ -18,7 +18,7 @@ from tilewright.playbook.loops.ir import KINDS, Buffer, Expr, Exprs, Node, Progr
 from tilewright.playbook.loops.sizes import Size, SizeTable
 from tilewright.playbook.lowering import needed
 from tilewright.playbook.places.sizes import dimension_texts
-from tilewright.playbook.tracing import Items, Scalar, Trace, TracedArgument, TracedNode, explain
+from tilewright.playbook.tracing import Items, Scalar, TracedArgument, TracedNode, explain
 from tilewright.playbook.tracing import Node as Reference
 from tilewright.records import DType, Layout, TensorInput
 
@@ -84,14 +84,16 @@ NARROW = {
 class Lowering:
     """One walk over a graph, in all of its calls at once; `program` is what it leaves."""
 
-    def __init__(self, traced: TracedTask, traces: tuple[Trace, ...]) -> None:
-        sizes = SizeTable(traced, len(traces))
+    def __init__(self, traced: TracedTask) -> None:
+        sizes = SizeTable(traced)
         self.indices = Indices(sizes)
         self.exprs = Exprs(self.indices)
         self.program = Program(self.exprs)
-        self.sizes, self.traced, self.traces, self.task = sizes, traced, traces, traced.task
+        self.sizes, self.traced, self.traces, self.task = sizes, traced, traced.traces, traced.task
         self._made = 0
         self._known: dict[int, Value] = {}
+        self._first: dict[int, int] = {}  # the first node that computes what a node does
+        self._seen: dict[object, int] = {}
         self._texts = dimension_texts(self.task)
         for one in self.task.tensors:
             for place, name in enumerate(one.dimensions):
@@ -114,7 +116,8 @@ class Lowering:
             raise NotSupported(f"the playbook has no rule for {listed}; docs/playbook.md lists what it writes")
         for index, node in enumerate(first.nodes):
             if index in wanted:
-                self._known[index] = self._lowered(index, node)
+                self._first[index] = first_one = self._seen.setdefault(self._key(index, node), index)
+                self._known[index] = self._known[first_one] if first_one != index else self._lowered(index, node)
         count = len(self.task.outputs)
         changed = [one.name for one in self.task.tensors if one.in_place]
         for place, index in enumerate(first.outputs):
@@ -123,6 +126,22 @@ class Lowering:
             else:
                 self._output(self._known[index], changed[place - count], "changed")
         return self.program
+
+    def _key(self, index: int, node: TracedNode) -> object:
+        """What a node computes: nodes of one key are one. What changes its operands is like nothing else."""
+        if node.target.endswith("_") or node.target == "input":
+            return index
+
+        def plain(one: TracedArgument) -> object:
+            if isinstance(one, Items):
+                return tuple(plain(item) for item in one.values)
+            return ("node", self._first[one.index]) if isinstance(one, Reference) else (type(one).__name__, repr(one))
+
+        given = tuple(
+            (tuple(map(plain, one.arguments)), tuple((key, plain(word)) for key, word in one.keywords.items()))
+            for one in (trace.nodes[index] for trace in self.traces)
+        )
+        return node.target, node.overload, node.results, given
 
     def _lowered(self, index: int, node: TracedNode) -> Value:
         if node.target == "input":
@@ -182,7 +201,7 @@ class Lowering:
         if ratio is not None:
             above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
             return self.exprs.expr("div", (above, below))
-        found = explain(numbers[: len(self.traced.probes.probes)], self.traced.probes, self._texts, target)
+        found = explain(numbers, self.traced.probes, self._texts, target)
         return self.exprs.number(found.name, found.expression, "float")
 
     def _input(self, index: int, name: str) -> Tensor:
@@ -208,6 +227,12 @@ class Lowering:
             )
             for dim, size in enumerate(made)
         )
+
+    def fixed(self, given: Value, what: str) -> float:
+        """A number that shapes the graph, and so must be the same in every call."""
+        if not isinstance(given, (bool, int, float)):
+            raise NotSupported(f"the playbook writes {what} for one value alone")
+        return given
 
     # -- building --
 

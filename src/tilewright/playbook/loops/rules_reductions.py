@@ -112,7 +112,7 @@ def _var(op: str, low: Lowering, result: Any, one: Tensor, dims: Value = None, *
 def _norm(
     low: Lowering, result: Result, one: Tensor, order: Value = 2.0, dims: Value = None, keep: bool = False, **_: Value
 ) -> Tensor:
-    exprs, kind = low.exprs, kind_of(result.dtype)
+    exprs, kind, order = low.exprs, kind_of(result.dtype), low.fixed(order, "the order of a norm")
 
     def of_each(word: str) -> Tensor:
         def body(value: Expr) -> Expr:
