@@ -60,7 +60,7 @@ _TWICE = "f32[batch, heads, h = height * 2, w = width * 2]"
 _STATE = "x: f32[batch, rows]; s: f32[batch, rows, depth]; w: f32[rows, depth]; b: f32[rows]"
 _CHANNELS = "x: f32[batch, depth, height, width]; d: f32[depth, one, three, three]"
 _WEIGHTS = f"{_CHANNELS}; u: f32[words, depth]; v: f32[depth, words]"
-_PROJECTED = "x: f32[batch, rows, cols]; u: f32[k = heads * 16, cols]; v: f32[wide = heads * 8, cols]"
+_PROJECTED = "x: f32[batch, rows, cols]; u: f32[wide, cols]; v: f32[wide, cols]"
 
 QUICK = (
     Placed("router", _TOP, f"{_X}; w: f32[depth, cols]", "f32[rows, 2]", ({"rows": 5, "cols": 7, "depth": 9},)),
@@ -99,7 +99,14 @@ LONG = (
     ),
     Placed("mamba_step", _MAMBA, _STATE, "f32[batch, rows]; f32[batch, rows, depth]", ({"rows": 5, "depth": 4},)),
     Placed("block", _BLOCK, _WEIGHTS, "f32[batch, depth, height, width]", ({"depth": 6, "height": 5, "width": 7},)),
-    Placed("attention", _ATTENTION, _PROJECTED, "f32[batch, rows, k]", ({"rows": 5, "cols": 9},)),
+    Placed(
+        "attention",
+        _ATTENTION,
+        _PROJECTED,
+        "f32[batch, rows, wide]",
+        ({"rows": 5, "cols": 9, "wide": 24},),
+        (("wide", 8),),
+    ),
     Placed("long_choice", "return torch.topk(x, 200)[0]", _X, "f32[rows, 200]", ({"rows": 3, "cols": 260},)),
     Placed("all_pairs_chosen", "return torch.topk(x @ x.T, 2)[0]", _X, "f32[rows, 2]", _SMALL),
     Placed(

@@ -17,14 +17,6 @@ class NotSupported(PlaybookProblem):
         super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
-def not_together(one: str, other: str) -> NotSupported:
-    """Two operations, by ATen's names, that the playbook writes in kernels of their own only."""
-    first, second = (text.strip("_").removeprefix("native_").removesuffix("_with_indices") for text in (one, other))
-    return NotSupported(
-        f"the playbook writes {first} and {second}, but not in one kernel; give it a function for each of the two"
-    )
-
-
 # -- refused before anything is traced --
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (

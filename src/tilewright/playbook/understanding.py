@@ -14,6 +14,7 @@ from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.loops.answers import KEPT, loops_answer
+from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
 from tilewright.playbook.pooling_family import POOLING_FAMILY
@@ -95,6 +96,8 @@ def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
         held = _holding(task, names)
         for larger in (False, True):
             probes = probes_of(held, larger)
+            if (whole := with_whole_numbers(task, probes)) is not None:
+                yield held, whole
             yield held, probes
             if probes.probes[0].numbers:
                 yield held, replace(probes, probes=tuple(Probe(one.sizes, {}) for one in probes.probes))

@@ -15,6 +15,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.loops.index import Atom, Index, Indices
 from tilewright.playbook.loops.ir import KINDS, Buffer, Expr, Exprs, Node, Program, kind_of
+from tilewright.playbook.loops.numbers import of_powers, without_whole_numbers
 from tilewright.playbook.loops.sizes import Size, SizeTable
 from tilewright.playbook.lowering import needed
 from tilewright.playbook.places.sizes import dimension_texts
@@ -79,6 +80,11 @@ NARROW = {
     DType.I8: "wrap_i8",
     DType.U8: "wrap_u8",
 }
+
+
+def wide(dtype: DType) -> DType:
+    """What a value is held in between launches: a result is rounded once, where the graph has it rounded."""
+    return DType.F32 if dtype.is_float and dtype.itemsize < 4 else dtype
 
 
 class Lowering:
@@ -201,7 +207,13 @@ class Lowering:
         if ratio is not None:
             above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
             return self.exprs.expr("div", (above, below))
-        found = explain(numbers, self.traced.probes, self._texts, target)
+        try:
+            found = explain(numbers, without_whole_numbers(self.task, self.traced.probes), self._texts, target)
+        except NotSupported:
+            power = of_powers(numbers, self.traced.probes, self.task, self.exprs)
+            if power is None:
+                raise
+            return power
         return self.exprs.number(found.name, found.expression, "float")
 
     def _input(self, index: int, name: str) -> Tensor:
@@ -270,10 +282,10 @@ class Lowering:
         """A pointwise node: `value` makes its body from the indices."""
         loops = self.variables(shape)
         places = self.places(loops)
-        buffer = self.program.buffer(self.fresh("t"), shape, dtype)
+        buffer = self.program.buffer(self.fresh("t"), shape, dtype if exact else wide(dtype))
         body = self.exprs.convert(value(places), kind_of(dtype))
         self.program.nodes.append(Node("pointwise", buffer, loops, body, places))
-        return self.read(buffer, exact)
+        return Tensor(buffer.shape, dtype, self.read(buffer).at, exact)
 
     def element(self, one: Value, places: tuple[Index, ...]) -> Expr:
         """An operand's element that meets this one: broadcasting is an index rewrite too."""
@@ -287,13 +299,6 @@ class Lowering:
             return self.exprs.size(one)
         kind = "bool" if isinstance(one, bool) else "int" if isinstance(one, int) else "float"
         return self.exprs.constant(one, kind)
-
-    def seen(self, one: Value, places: tuple[Index, ...]) -> Expr:
-        """An element as a tensor of its dtype holds it: what is compared or counted must be rounded as PyTorch does."""
-        made = self.element(one, places)
-        if isinstance(one, Tensor) and not one.exact and one.dtype in NARROW and one.dtype.is_float:
-            return self.exprs.expr(NARROW[one.dtype], (made,), made.kind)
-        return made
 
     def common_kind(self, operands: Sequence[Value]) -> str:
         """Of tensors, then of numbers: a number widens a tensor's kind only from bool to int to float."""
@@ -319,7 +324,7 @@ class Lowering:
         outer = tuple(one for dim, one in enumerate(every) if dim not in gone)
         inner = tuple(one for dim, one in enumerate(every) if dim in gone)
         places = self.places(every)
-        body = self.seen(tensor, places) if op.startswith("arg") else tensor.at(places)
+        body = tensor.at(places)
         made = self.reduction(op, outer, inner, change(body) if change else body, dtype)
         return self.kept(made, tensor, gone) if keep else made
 
@@ -341,7 +346,7 @@ class Lowering:
         buffer = self.program.buffer(self.fresh("r"), [one.size for one in outer], dtype)
         body = body if op.startswith("arg") else self.exprs.convert(body, kind_of(dtype))
         self.program.nodes.append(Node("reduction", buffer, tuple(outer), body, self.places(outer), tuple(inner), op))
-        return self.read(buffer, exact=op.startswith("arg") or op in ("max", "min"))
+        return self.read(buffer, exact=op.startswith("arg") or (op in ("max", "min") and wide(dtype) is not dtype))
 
 
 def _shown(name: str) -> str:

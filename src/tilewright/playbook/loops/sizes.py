@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.sizes import SizeBook
 
@@ -99,10 +100,16 @@ class SizeTable:
 
     def traced(self, values: tuple[int, ...], what: str) -> Size:
         """The size of these values in the traces. Raises `NotSupported` where it follows from nothing known."""
-        found = self.known(values) or self._composed(values)
+        found = self.known(values)
         if found is not None:
             return found
-        explained = self._book.of(values, what)
+        try:
+            explained = self._book.of(values, what)
+        except NotSupported:
+            composed = self._composed(values)
+            if composed is None or composed.own < 1:
+                raise
+            return composed
         return self.made(explained.values, ("text", explained.text))
 
     def named(self, values: tuple[int, ...], text: str) -> Size:
