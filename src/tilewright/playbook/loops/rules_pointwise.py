@@ -325,7 +325,20 @@ def _addc(op: str, low: Lowering, result: Result, base: Value, a: Value, b: Valu
 # -- casts and copies --
 
 
-@rule("convert_element_type", "_to_copy")
+@rule("convert_element_type")
+def _converted(low: Lowering, result: Result, one: Value, *given: Value, **words: Value) -> Tensor:
+    """A cast of PyTorch's own decompositions, which the function does not have: floats are not rounded by it."""
+    if (
+        isinstance(one, Tensor)
+        and one.dtype.is_float
+        and result.dtype.is_float
+        and DType.F64 not in (one.dtype, result.dtype)
+    ):
+        return Tensor(one.shape, result.dtype, one.at, one.exact and result.dtype.itemsize >= one.dtype.itemsize)
+    return _cast(low, result, one, *given, **words)
+
+
+@rule("_to_copy")
 def _cast(low: Lowering, result: Result, one: Value, *_: Value, **__: Value) -> Tensor:
     if isinstance(one, Tensor) and result.dtype is one.dtype:
         return one
