@@ -105,12 +105,15 @@ class SizeTable:
             return found
         try:
             explained = self._book.of(values, what)
+            made = self.made(explained.values, ("text", explained.text))
         except NotSupported:
             composed = self._composed(values)
-            if composed is None or composed.own < 1:
+            if composed is None:
                 raise
-            return composed
-        return self.made(explained.values, ("text", explained.text))
+            made = composed
+        if made.own < 0 <= min(values):
+            raise NotSupported(f"the playbook cannot tell how a size of {what} follows from the inputs'")
+        return made
 
     def named(self, values: tuple[int, ...], text: str) -> Size:
         """A size with a plan text of its own, such as a stride."""
