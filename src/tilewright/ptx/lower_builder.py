@@ -355,6 +355,10 @@ class FunctionBuilder:
             narrow = self.temporary(4)
             self.emit("cvt_32_64", (narrow, slot))
             return narrow
+        if placed.kind == "parameter" and size == 8:
+            slot = self.temporary(8)
+            self.emit("parameter_address", (slot,), imm=placed.value + symbol.offset)
+            return slot
         return self.code.constants.operand(size, placed.value + symbol.offset)
 
     def special(self, slot: int, name: str, size: int) -> None:

@@ -64,11 +64,14 @@ class RawLaunch(Structure):
     _fields_ = _fields(
         "pointer program regions; i64 region_count; i32 grid[3] block[3] cluster[3] explicit_cluster; "
         "pointer parameters; i64 parameter_bytes; i32 dynamic_shared_bytes; u32 checks; "
-        "i32 cooperative overlaps poison seeded; u64 seed workspace; i64 instruction_budget race_bytes; "
-        "i32 workers max_findings; pointer blocks; i64 block_count; pointer findings; i64 finding_count; "
+        "i32 cooperative overlaps inherits seeded; "
+        "u64 seed windows shared_window local_window parameter_window circumstance; "
+        "u32 total_shared_bytes aggregate_shared_bytes; u64 workspace; i64 instruction_budget race_bytes; "
+        "pointer fill; i64 fill_bytes; pointer remains; i64 remains_bytes; i32 workers max_findings; "
+        "pointer blocks; i64 block_count; u32 open_at_start open_when_awaited; pointer findings; i64 finding_count; "
         "pointer counts coverage touches printed; i64 printed_capacity printed_bytes; pointer messages; "
-        "i64 message_capacity message_bytes thread_instructions warp_instructions; i32 ending; u32 missed; "
-        "pointer notes"
+        "i64 message_capacity message_bytes thread_instructions warp_instructions; "
+        "i32 awaited awaited_first ending; u32 missed; pointer notes"
     )
 
 
@@ -126,9 +129,9 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     ),
 }
 
-# Generic addresses from here on are not of global memory; machine.h has the same.
-SHARED_WINDOW, LOCAL_WINDOW = 0x7E0000000000, 0x7D0000000000
-PARAMETER_WINDOW, FUNCTION_WINDOW = 0x7C0000000000, 0x7B0000000000
+# Spaces of an address in a finding; machine.h has the same.
+SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW = 0xFFFE << 48, 0xFFFD << 48, 0xFFFC << 48
+FUNCTION_WINDOW = 0x7B0000000000
 
 
 @cache

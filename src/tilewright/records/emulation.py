@@ -77,7 +77,7 @@ class FindingKind(str, Enum):
     BAD_CALL = "call to nothing"
     STACK = "call stack used up"
     STALE_READ = "read through the read-only cache of what the launch itself wrote"
-    NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
+    NOT_AWAITED = "access to what an earlier launch may still use"
     LATER_BLOCK = "waits for a block that may not have started"
     PEER_ABSENT = "access to shared memory of a block that may not be running"
     MBARRIER = "misuse of an mbarrier"

@@ -210,7 +210,8 @@ class _Run:
         if isinstance(step, LibraryCall):
             target = next(buffer for buffer in self.plan.buffers if buffer.name == step.target)
             run_library_step(step, target, self.memory)
-            self.memory.memory.begin_launch()  # the next launch overlaps nothing
+            self.memory.memory.begin_launch()  # the next launch follows no other
+            self.memory.memory.end_launch(awaited=False, awaited_first=False)
             return
         result = self._launch(step)
         self._used += result.thread_instructions
@@ -243,8 +244,16 @@ class _Run:
             )
         self._sampled = self._sampled or blocks is not None
         left = max(self.emulation.instruction_budget - self._used, 1)
-        seed, poison = self.circumstances.seed, self.circumstances.poison
-        options = LaunchOptions(self.emulation.checks, seed, left, self.emulation.workers, blocks, poison=poison)
+        given = self.circumstances
+        options = LaunchOptions(
+            self.emulation.checks,
+            given.seed,
+            left,
+            self.emulation.workers,
+            blocks,
+            fill=given.fill or bytes((given.poison,)),
+            inherits=given.inherits,
+        )
         try:
             request = launch_request(launch, self.plan.maps, self.memory, options)
             if not self.program.overlaps_launches:
