@@ -346,6 +346,7 @@ class Referee:
                 return outcome
             trial.note(outcome.note)
             trial.note(f"every block's addresses at the task's own sizes: {followed}")
+            followed = replace(followed, paths=())  # which blocks were judged is not to be known
             if not outcome.judged and not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
             seen = outcome.is_looked_at and not outcome.judged
