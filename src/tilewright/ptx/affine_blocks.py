@@ -95,6 +95,7 @@ class _Block:
 
     grid: _Grid
     fixed: tuple[int, int, int]
+    rank: int  # in its cluster
     first: int
     count: int
     registers: dict[str, Any] = field(default_factory=dict)
@@ -165,14 +166,28 @@ class _Block:
         raise Beyond
 
     def _special(self, name: str) -> Linear:
+        grid = self.grid
         axis = "xyz".find(name[-1])
         stem = name[:-2]
-        if stem == "%ctaid" and axis == self.grid.axis:
+        if stem == "%ctaid" and axis == grid.axis:
+            return Linear(np.int64(self.rank + grid.step * self.first), np.int64(grid.step))
+        if stem == "%clusterid" and axis == grid.axis:
             return Linear(np.int64(self.first), np.int64(1))
-        found = {"%ctaid": self.fixed, "%tid": self.grid.tid, "%ntid": self.grid.block, "%nctaid": self.grid.extents}
-        if stem not in found:
+        along = [axis == grid.axis for axis in range(3)]
+        found = {
+            "%ctaid": self.fixed,
+            "%clusterid": self.fixed,
+            "%cluster_ctaid": [self.rank * one for one in along],
+            "%cluster_nctaid": [grid.step if one else 1 for one in along],
+            "%tid": grid.tid,
+            "%ntid": grid.block,
+            "%nctaid": grid.extents,
+        }
+        alone = {"%cluster_ctarank": self.rank, "%cluster_nctarank": grid.step}
+        value = alone[name] if name in alone else found[stem][axis] if stem in found else None
+        if value is None:
             raise Beyond
-        return Linear(np.asarray(found[stem][axis], np.int64), np.int64(0))
+        return Linear(np.asarray(value, np.int64), np.int64(0))
 
     def fit(self, base: Array, slope: Array, width: int, mask: Array) -> Linear:
         """Within a signed width for all blocks; what leaves it wraps around, if it is the same for all."""
@@ -303,9 +318,14 @@ class _Block:
         b = self.value(one.operands[2], 32 if name in ("shl", "shr") else width, mask)
         if name in ("shl", "shr") and np.ndim(b.base) == 0 and b.fixed and 0 <= int(b.base) < width:
             by = 1 << int(b.base)
+            if name == "shl" and by > _FAR:
+                raise Beyond
             if name == "shl":
                 return self.fit(*self._product(Linear(np.int64(by), np.int64(0)), a, width), width, mask)
-            return self._divided(self.unsigned(a, width, mask) if kind[0] != "s" else a, by, mask)[0]
+            a = self.unsigned(a, width, mask) if kind[0] != "s" else a
+            if by > _FAR:  # only the sign is left
+                return Linear(np.where(self.below(a.base, a.slope, mask), -1, 0), np.int64(0))
+            return self._divided(a, by, mask)[0]
         if name in ("div", "rem") and np.ndim(b.base) == 0 and b.fixed and int(b.base) > 0:
             a = self.unsigned(a, width, mask) if kind[0] == "u" else a
             if self.below(a.base, a.slope, mask)[mask].any():
@@ -313,7 +333,7 @@ class _Block:
             return self._divided(a, int(b.base), mask)[name == "rem"]
         if name == "and" and b.fixed and np.ndim(b.base) == 0:
             ones = int(b.base)
-            if ones >= 0 and ones & (ones + 1) == 0:
+            if 0 <= ones < _FAR and ones & (ones + 1) == 0:
                 return self._divided(a, ones + 1, mask)[1]
         if name == "or":
             return self._joined(a, b, width, mask)
@@ -460,6 +480,7 @@ class _Grid:
     budget: int  # of evaluated instructions
     evaluated: int = 0
     axis: int = 0
+    step: int = 1  # blocks of a cluster, which lie along that axis
     extents: tuple[int, int, int] = (1, 1, 1)
     threads: int = 0
     tid: tuple[Array, ...] = ()
@@ -469,6 +490,10 @@ class _Grid:
     def __post_init__(self) -> None:
         self.extents, self.block = self.request.grid, self.request.block
         self.axis = max(range(3), key=lambda axis: (self.extents[axis], -axis))
+        cluster = self.request.cluster or (1, 1, 1)
+        self.step = cluster[self.axis]
+        if math.prod(cluster) != self.step:
+            raise Beyond
         self.threads = math.prod(self.block)
         thread = np.arange(self.threads)
         x, y, _ = self.block
@@ -493,26 +518,26 @@ def run_affine(
 ) -> AffineOutcome:
     """Raises `Beyond`; then nothing was noted."""
     function = sliced.module.functions[request.kernel]
-    if sliced.shared or sliced.real or math.prod(request.cluster or (1, 1, 1)) > 1:
+    if sliced.shared or sliced.real:
         raise Beyond
     grid = _Grid(function, request, regions, budget)
     others = [axis for axis in range(3) if axis != grid.axis]
-    if math.prod(request.grid[axis] for axis in others) > _MOST_OTHERS:
+    if math.prod(request.grid[axis] for axis in others) * grid.step > _MOST_OTHERS:
         raise Beyond
     runs: list[_Run] = []
     paths: dict[frozenset[tuple[int, bool, bool]], tuple[int, int]] = {}
     drawing, ranges = Random(seed), 0
-    for place in np.ndindex(*(request.grid[axis] for axis in others)):
+    for rank, *place in np.ndindex(grid.step, *(request.grid[axis] for axis in others)):
         fixed = [0, 0, 0]
         for axis, at in zip(others, place, strict=True):
             fixed[axis] = at
-        waiting = [(0, request.grid[grid.axis])]
+        waiting = [(0, request.grid[grid.axis] // grid.step)]
         while waiting:
             first, count = waiting.pop()
             ranges += 1
             if ranges > _MOST_RANGES:
                 raise Beyond
-            block = _Block(grid, (fixed[0], fixed[1], fixed[2]), first, count)
+            block = _Block(grid, (fixed[0], fixed[1], fixed[2]), rank, first, count)
             try:
                 block.run()
             except _Cut as cut:
@@ -521,12 +546,12 @@ def run_affine(
                 waiting += [(first + cut.at, count - cut.at), (first, cut.at)]
                 continue
             runs += block.runs
-            if sum(len(one.starts) * one.times for one in runs[-len(block.runs) :]) > _MOST_MARKS:
+            if sum(len(one.starts) * one.times for one in block.runs) > _MOST_MARKS:
                 raise Beyond
             key = frozenset(block.seen)
             known, example = paths.get(key, (0, 0))
             if drawing.randrange(known + count) < count:
-                fixed[grid.axis] = first + drawing.randrange(count)
+                fixed[grid.axis] = rank + grid.step * (first + drawing.randrange(count))
                 example = fixed[0] + request.grid[0] * (fixed[1] + request.grid[1] * fixed[2])
             paths[key] = (known + count, example)
     return AffineOutcome(tuple(runs), tuple(paths.values()), grid.evaluated)

@@ -21,7 +21,7 @@ from tilewright.ptx import sparse_memory
 from tilewright.ptx.address_notes import AddressNotes, Bits, Content, TensorNotes
 from tilewright.ptx.affine_blocks import Beyond, note_runs, run_affine
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
-from tilewright.ptx.launching import LaunchOptions, LaunchResult
+from tilewright.ptx.launching import LaunchOptions, LaunchResult, cluster_extents
 from tilewright.ptx.program import Program
 from tilewright.ptx.slicing import NotSliced, Slice, slice_kernel
 from tilewright.ptx.syntax import Module, PtxError
@@ -213,6 +213,8 @@ class _Run:
     def _at_once(self, chosen: tuple[Slice, Program], launch: PackedLaunch, position: int) -> bool:
         sliced = chosen[0]
         request = launch_request(launch, self._plan.maps, self._memory, LaunchOptions())
+        built = chosen[1].prepare(launch.symbol).cluster
+        request = replace(request, cluster=cluster_extents(launch.symbol, built, request.cluster, request.grid))
         regions = self._memory.regions(-1)
         try:
             found = run_affine(sliced, request, regions, _EVALUATED, self.seed + position)
