@@ -19,7 +19,8 @@ from tilewright.devices.contents import misalignment
 from tilewright.devices.emulation.plan_run import launch_request
 from tilewright.ptx import sparse_memory
 from tilewright.ptx.address_notes import AddressNotes, Bits, Content, TensorNotes
-from tilewright.ptx.affine_blocks import Beyond, note_runs, run_affine
+from tilewright.ptx.affine_blocks import note_runs, run_affine
+from tilewright.ptx.affine_numbers import Beyond
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchResult, cluster_extents
 from tilewright.ptx.program import Program
