@@ -537,7 +537,9 @@ except (PermissionError, FileNotFoundError) as error:
 @needs_boundary
 def test_what_is_no_message_ends_it(world: World) -> None:
     with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent) as made:
-        code = "a = open('/proc/self/cmdline').read().split('\\0'); os.write(int(a[a.index('--replies') + 1]), b'x' * 999)"
+        code = """
+a = open("/proc/self/cmdline").read().split("\\0")
+os.write(int(a[a.index("--replies") + 1]), b"x" * 999)"""
         assert "no message" in ask(made, code)
     world.check_unharmed("")
 
