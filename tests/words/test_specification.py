@@ -167,7 +167,7 @@ def test_sizes_are_taken_as_they_are_said(words: str, dimensions: dict[str, int]
         ("top-k then relu", "several results"),
         ("sum of all elements then layernorm", "cannot follow the sum"),
         ("max pooling 2x2 then add residual", "depends on windows"),
-        ("max pooling padding=same", "padding of max pool cannot be same; say a number"),
+        ("max pooling padding=same", "not understood what .same. means"),
         ("convolution 3x3 with padding -1", "padding of conv is at least 0, and -1 is said"),
         ("pixel shuffle 0", "cannot be a multiple of 0"),
         ("batched matmul of A (32,128,64) and B (32,256,64)", "b does not go with the others"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.ptx import (
     lower_asynchronous,
@@ -33,6 +33,17 @@ _RECURSIVE_STACK_BYTES = 16 * 1024
 _RESERVED_SHARED_BYTES = 1024  # by CUDA, at the start, from sm_90 on
 _OUTSIDE = 3
 
+NOTE = "note"  # before an instruction's own opcode: only its addresses are noted
+
+
+def _note(b: FunctionBuilder, i: Instruction) -> None:
+    b.noted = True
+    try:
+        OPCODES[i.modifiers[0]].lower(b, replace(i, opcode=i.modifiers[0], modifiers=i.modifiers[1:]))
+    finally:
+        b.noted = False
+
+
 OPCODES: dict[str, Opcode] = {
     **lower_integer.OPCODES,
     **lower_integer.BIT_OPCODES,
@@ -45,6 +56,7 @@ OPCODES: dict[str, Opcode] = {
     **lower_asynchronous.CLUSTER_OPCODES,
     **lower_wgmma.OPCODES,
     **lower_control.OPCODES,
+    NOTE: Opcode(_note, InstructionClass.OTHER, writes=False),
 }
 _NO_RESULT = frozenset(name for name, opcode in OPCODES.items() if not opcode.writes)
 

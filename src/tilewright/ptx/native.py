@@ -71,7 +71,26 @@ class RawLaunch(Structure):
         "pointer blocks; i64 block_count; u32 open_at_start open_when_awaited; pointer findings; i64 finding_count; "
         "pointer counts coverage touches printed; i64 printed_capacity printed_bytes; pointer messages; "
         "i64 message_capacity message_bytes thread_instructions warp_instructions; "
-        "i32 awaited awaited_first ending; u32 missed"
+        "i32 awaited awaited_first ending; u32 missed; pointer notes"
+    )
+
+
+class RegionNotes(Structure):
+    _fields_ = _fields("pointer written fresh read hollow owners; i32 shift content hollowed misfit; i64 twice")
+
+
+class RawTwice(Structure):
+    _fields_ = _fields("i32 region instruction; u64 unit; u32 first second")
+
+
+class RawPath(Structure):
+    _fields_ = _fields("u64 key; i64 blocks; i32 example unused")
+
+
+class RawNotes(Structure):
+    _fields_ = _fields(
+        "pointer regions touched twice paths; i32 twice_count twice_capacity path_count path_capacity missing "
+        "missing_instruction; u64 random"
     )
 
 
@@ -84,6 +103,7 @@ class ProgramSource(Structure):
 
 
 _MIRRORED = (Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch)
+_MIRRORED += (RegionNotes, RawTwice, RawPath, RawNotes)
 
 # Name of a function of the library -> what it takes, what it gives.
 _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -94,6 +114,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "tw_program_new": ((POINTER(ProgramSource),), c_void_p),
     "tw_program_free": ((c_void_p,), None),
     "tw_run": ((POINTER(RawLaunch),), c_int32),
+    "tw_mark": ((c_void_p, c_uint64, c_uint64, c_int64, c_int64), c_int64),
     "tw_mma_registers": ((c_int32, c_int32 * 4, c_int32 * 4), None),
     **dict.fromkeys(
         ("tw_conversion_find", "tw_mma_find", "tw_wmma_mma_find", "tw_fragment_find", "tw_wgmma_find"),

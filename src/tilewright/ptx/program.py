@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.ptx.address_notes import AddressNotes
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult, cluster_extents, clusters_of
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
@@ -200,8 +201,8 @@ class Program:
         """Lowers a kernel. Raises `UnsupportedPtx` or `PtxError` naming the line."""
         return self._load(kernel).lowered
 
-    def launch(self, memory: GlobalMemory, request: LaunchRequest) -> LaunchResult:
-        """Run one kernel to its end, or to a fatal finding."""
+    def launch(self, memory: GlobalMemory, request: LaunchRequest, notes: AddressNotes | None = None) -> LaunchResult:
+        """Run one kernel to its end, or to a fatal finding. With `notes` it is a slice, whose addresses are noted."""
         loaded = self._load(request.kernel)
         if memory.packed and loaded.lowered.has_guard_zones:
             loaded = self._load(request.kernel, guarded=False)
@@ -216,7 +217,10 @@ class Program:
         if loaded.lowered.reads_only:
             memory.remember_touches()
         order = memory.begin_launch(overlaps=request.overlaps)
-        launch, held = _prepared(loaded, memory, memory.regions(self.number), request, cluster)
+        regions = memory.regions(self.number)
+        launch, held = _prepared(loaded, memory, regions, request, cluster)
+        if notes is not None:
+            launch.notes = notes.attached([one.name for one in regions], len(loaded.lowered.origins))
         started = time.perf_counter()
         launch.open_at_start, launch.open_when_awaited = order
         ending = core().tw_run(ctypes.byref(launch))

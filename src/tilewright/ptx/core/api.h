@@ -133,6 +133,48 @@ typedef struct {
   int32_t unused;
 } tw_touch;
 
+// -- what the addresses of a sliced program show --
+
+enum { TW_CONTENT_MISSING = 0, TW_CONTENT_GIVEN = 1, TW_CONTENT_WRITTEN = 2 };  // of a region: none, its own, where it was written
+
+// Of one region. Bits stand for its units of 2**shift bytes; NULL: nobody asks.
+typedef struct {
+  uint64_t* written;
+  uint64_t* fresh;    // by plain stores of this launch
+  uint64_t* read;
+  uint64_t* hollow;   // written without the value, which was sliced away
+  uint32_t* owners;   // of each unit, the thread that wrote it last in this launch, plus one
+  int32_t shift;
+  int32_t content;    // TW_CONTENT_*
+  int32_t hollowed;   // something was written without its value, where no bits are kept of that
+  int32_t misfit;     // something was written that is no whole number of units
+  int64_t twice;      // units that plain stores of this launch wrote again; with owners, only those of other threads
+} tw_region_notes;
+
+typedef struct {
+  int32_t region, instruction;
+  uint64_t unit;
+  uint32_t first, second;  // threads of the launch
+} tw_twice;
+
+typedef struct {
+  uint64_t key;
+  int64_t blocks;
+  int32_t example;
+  int32_t unused;
+} tw_path;
+
+typedef struct {
+  tw_region_notes* regions;  // in the order of the launch's
+  uint64_t* touched;         // by instruction: a bit for each region
+  tw_twice* twice;
+  tw_path* paths;
+  int32_t twice_count, twice_capacity, path_count, path_capacity;
+  int32_t missing;  // region on whose contents an address depends, plus one, which are not known
+  int32_t missing_instruction;
+  uint64_t random;
+} tw_notes;
+
 typedef struct tw_program tw_program;
 
 typedef struct {
@@ -179,6 +221,7 @@ typedef struct {
   int32_t awaited, awaited_first;  // some thread did; in some block before it let the next launch start
   int32_t ending;  // 0 completed, 1 stopped, 2 out of memory
   uint32_t missed;  // what the race detector could not watch: TW_MISSED_* of races.h
+  tw_notes* notes;  // of a sliced program; NULL: of none
 } tw_launch;
 
 typedef struct {
@@ -207,5 +250,6 @@ void tw_choose_width(int32_t baseline);
 tw_program* tw_program_new(const tw_program_source* source);
 void tw_program_free(tw_program* program);
 int32_t tw_run(tw_launch* launch);
+int64_t tw_mark(uint64_t* bits, uint64_t first, uint64_t count, int64_t stride, int64_t times);
 
 #endif

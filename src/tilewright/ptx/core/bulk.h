@@ -65,6 +65,7 @@ static uint8_t* tw_bulk_global(tw_warp* w, const tw_instr* i, int lane, uint64_t
     count->lines += ((address + bytes - 1) >> 7) - (address >> 7) + 1;
     count->bytes += bytes;
   }
+  if (w->cta->engine->launch->notes) tw_note_run(w, i, lane, r, offset, bytes, how);
   return r->data + offset;
 }
 

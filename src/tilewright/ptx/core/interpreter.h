@@ -20,6 +20,7 @@
 #include "collective.h"
 #include "matrix.h"
 #include "wgmma.h"
+#include "noted.h"
 #include "control.h"
 
 // flags: which register

@@ -299,6 +299,7 @@ struct tw_worker {
   int index;
   uint64_t clock;
   bool failed;
+  bool hollow;  // the access that is noted brings no values
 };
 
 struct tw_engine {

@@ -5,6 +5,7 @@
 
 #include "cluster.h"
 #include "lanes.h"
+#include "notes.h"
 
 typedef struct {
   uint64_t address[TW_LANES] __attribute__((aligned(64)));
@@ -226,6 +227,7 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   }
   if (__builtin_expect(w->cta->worker->touches != NULL, 0))
     tw_note_touch(w, &w->cta->worker->touches[tw_index_of(w, i)], exec, x->address, x->size, how);
+  if (__builtin_expect(w->cta->engine->launch->notes != NULL, 0)) tw_note_global(w, i, good, x->address, x->size, how);
   x->global |= good;
   return good;
 }

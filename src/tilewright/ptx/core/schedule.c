@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cluster.h"
+#include "notes.h"
 
 enum { TURN = 8192, SHORT_TURN = 2, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
@@ -296,6 +297,8 @@ static void end_block(pool* p, int at) {
   tw_cover_end(p->resident[at], false);
   p->resident[at] = p->resident[--p->count];
   if (--cluster->running) return;
+  tw_worker* worker = cluster->blocks[0]->worker;
+  if (worker->engine->launch->notes && worker->coverage) tw_note_path(worker, cluster->blocks[0]->linear);
   for (int32_t rank = 0; rank < cluster->size; rank++) p->idle[p->idle_count++] = cluster->blocks[rank];
 }
 
