@@ -102,7 +102,7 @@ class ProgramSource(Structure):
     )
 
 
-_MIRRORED = (
+_MIRRORED: tuple[type[Structure], ...] = (
     *(Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch),
     *(RegionNotes, RawTwice, RawPath, RawNotes),
 )

@@ -154,8 +154,8 @@ def _instruction_record(one: Instruction, row: list[int]) -> InstructionRecord:
 
 # -- programs --
 
-_FIRST_MODULE_ADDRESS = 0x7C00_0000_0000
-_MODULE_BYTES, _MODULES = 1 << 32, 256
+_FIRST_MODULE_ADDRESS = 0x7FF0_0000_0000  # above all tensors
+_MODULE_BYTES, _MODULES = 1 << 30, 32
 _module_numbers = itertools.count()
 _MOST_FINDINGS = 512
 _MOST_PRINTED_BYTES = 1 << 20
@@ -164,7 +164,7 @@ _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK, 64)
 _CHECK_BITS = {check: 1 << bit for bit, check in enumerate(Check)}  # the core's TW_CHECK_*
 _WRITABLE, _INPUT = 1, 2
-_WORKSPACE_ADDRESS = 0x7A00_0000_0000
+_WORKSPACE_ADDRESS = 0x7FF8_0000_0000  # above all other regions
 _SHARED_UNIT = 128  # bytes that shared memory is given out in
 _SYSTEM_SHARED_BYTES = 1024  # of each block, from sm_80 on
 _FIRST_OVERLAPPING = 90  # of compute capabilities
