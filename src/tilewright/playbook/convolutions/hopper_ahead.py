@@ -52,5 +52,5 @@ def ahead_text(geometry: Geometry) -> str:
     return _CUDA["known"].replace("@reach", f"{outer} + {max(one.shifts[0] for one in geometry.slots)}")
 
 
-LOADER_WAITS = _CUDA["loader_waits"].removesuffix("\n")
-COPIES = _CUDA["copies"].removesuffix("\n")
+LOADER_WAITS = _CUDA["loader_waits"]
+COPIES = _CUDA["copies"]

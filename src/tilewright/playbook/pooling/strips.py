@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.bulk_text import STORING
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
@@ -10,6 +9,8 @@ from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
 from tilewright.playbook.templates import sections
+
+_COPIES = sections("bulk_copies")
 
 _CUDA = sections("pooling/strips")
 
@@ -50,7 +51,7 @@ def strips(program: PoolProgram, op_line: str) -> Fragment:
         [VECTOR],
         *kernel.pieces(),
         [_CUDA["team"]],
-        *([[STORING]] if slides(kernel) and kernel.is_alone else []),
+        *([[_COPIES["storing"]]] if slides(kernel) and kernel.is_alone else []),
         *_used_pieces(kernel),
     ]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)

@@ -19,21 +19,9 @@ _CUDA = sections("products/hopper_store")
 PAIRED = (DType.F32, DType.F16, DType.BF16)  # element types of which a kernel loads two neighbours at once
 
 _VECTOR_PAIRS = {
-    DType.F32: """\
-__device__ __forceinline__ float2 pair_at(const float* row, int n, int N) {
-  return n < N ? *reinterpret_cast<const float2*>(row + n) : make_float2(0.f, 0.f);
-}
-""",
-    DType.F16: """\
-__device__ __forceinline__ float2 pair_at(const __half* row, int n, int N) {
-  return n < N ? __half22float2(*reinterpret_cast<const __half2*>(row + n)) : make_float2(0.f, 0.f);
-}
-""",
-    DType.BF16: """\
-__device__ __forceinline__ float2 pair_at(const __nv_bfloat16* row, int n, int N) {
-  return n < N ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(row + n)) : make_float2(0.f, 0.f);
-}
-""",
+    DType.F32: _CUDA["vector_pairs_f32"],
+    DType.F16: _CUDA["vector_pairs_f16"],
+    DType.BF16: _CUDA["vector_pairs_bf16"],
 }
 
 

@@ -58,3 +58,18 @@ unrolled for (int r = 0; r < 2; ++r) {
   const int group = tile.n0 / 64 + j / 4;
   if (lane % 4 == 0 && m[r] < M && group * 64 < N) greatest[row_at[r] * ((N + 63) / 64) + group] = most[r];
 }
+
+//@ vector_pairs_f32
+__device__ __forceinline__ float2 pair_at(const float* row, int n, int N) {
+  return n < N ? *reinterpret_cast<const float2*>(row + n) : make_float2(0.f, 0.f);
+}
+
+//@ vector_pairs_f16
+__device__ __forceinline__ float2 pair_at(const __half* row, int n, int N) {
+  return n < N ? __half22float2(*reinterpret_cast<const __half2*>(row + n)) : make_float2(0.f, 0.f);
+}
+
+//@ vector_pairs_bf16
+__device__ __forceinline__ float2 pair_at(const __nv_bfloat16* row, int n, int N) {
+  return n < N ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(row + n)) : make_float2(0.f, 0.f);
+}

@@ -1,4 +1,8 @@
 //# Tiles that all blocks share, as text: the last ones of 16-bit products on Hopper, which do not fill a round.
+//#
+//# Their steps along k, of one tile after the other, are dealt out in equal runs. A block leaves its sums of a run in
+//# scratch memory, in the order of its registers; who has the first of a tile's steps adds them up, always in the same
+//# order, and finishes the tile. Blocks wait for each other, so all of them must be running.
 
 //# A consumer's sums of a shared tile. Blocks have their pieces in order, so a tile's first piece is the last that its
 //# block makes: by then the others have been left, or are about to be. Blocks that leave pieces wait for nobody.
