@@ -37,15 +37,14 @@ from tilewright.words.steps import (
     is_joint,
     meaning,
     mentions_of,
-    near,
     of_entry,
     ordered,
     phrase_of,
     phrases_at,
     tensors,
 )
-from tilewright.words.text import joined, listed, stems
-from tilewright.words.tokens import Token, number_of
+from tilewright.words.text import listed, stems
+from tilewright.words.tokens import Token
 
 _MOST, _MOST_TOKENS, _MOST_STEPS = 24, 120, 12
 _MODIFIES = listed("with using except but plus minus times only")
@@ -258,7 +257,7 @@ class _Attempt(Facts):
         self.steps = kept
 
     def _take_options(self) -> None:
-        """Options by their phrases, and by phrases whose words all stand near a step in any order."""
+        """Options by their phrases."""
         for mention in self.options:
             name = mention.names[0]
             step = self._nearest(mention.start, partial(_is_of, name.operation))
@@ -267,33 +266,7 @@ class _Attempt(Facts):
                 self.used -= set(range(mention.start, mention.end))
                 continue
             step.options += [name.option] if name.option not in step.options else []
-            self._give_numbers(step, mention)
             step.start = mention.start if mention.end == step.start else step.start
-        for step in self.steps:
-            for option in step.operation.options:
-                if option.name not in step.options and not step.operation.rivals((*step.options, option.name)):
-                    self._take_scattered(step, option.name, option.phrases)
-
-    def _give_numbers(self, step: Step, mention: Mention) -> None:
-        """Numbers within the phrase of an option: "top 4 of 64"."""
-        said = [one for one in self.tokens[mention.start : mention.end] if one.kind == "number"]
-        if said and mention.names[0] not in names().get(joined(self._text(mention.start, mention.end)), ()):
-            for name, one in zip(step.chosen.bare, said, strict=False):
-                step.give(name, number_of(one))
-
-    def _take_scattered(self, step: Step, option: str, phrases: tuple[str, ...]) -> None:
-        free = {
-            at: one.stem
-            for at, one in enumerate(self.tokens)
-            if at not in self.used and one.kind == "word" and step is self._nearest(at, lambda _: True)
-        }
-        for phrase in phrases:
-            if places := near(self.tokens, free, phrase):
-                step.options.append(option)
-                self.used |= places
-            if places:
-                self.steps[0].start, self.steps[0].end = min(places), max(places) + 1
-                return
 
     # -- every other word --
 
