@@ -274,6 +274,8 @@ class Facts:
             if step is None:
                 step = self._nearest(place, partial(_goes_over, one.value))
             explained = any(contents(one.text) and contents(one.text) <= self._explained(s) for s in self.steps)
+            if one.value == "row" and place not in self.used and any(map(_by_column, self.steps)):
+                explained = False  # "a bias per row"
             if step is None or (not step.operation.goes_over and explained):
                 self.left += [] if explained else [one.text]
                 continue
@@ -320,6 +322,11 @@ class Facts:
 
     def _explained(self, step: Step) -> frozenset[str]:
         return hints(step.operation.name) - NEGATIONS
+
+
+def _by_column(step: Step) -> bool:
+    """Whether it has one number per column."""
+    return step.operation.kind == "map" and step.chosen.arguments[-1].dimensions == ("cols",)
 
 
 def _goes_over(axis: object, step: Step) -> bool:

@@ -147,6 +147,7 @@ class _Attempt(Facts):
         self.tokens, self.given, self.entry = some, given, entry
         self.unused: list[str] = []  # words that say nothing of an operation
         self.options: list[Mention] = []
+        self.claimed: list[Step] = []  # that are said to have a bias
         self.stated: list[Mention] = []  # what is said of something: "keys are quantized"
         for one in found:
             name = one.names[0]
@@ -176,6 +177,7 @@ class _Attempt(Facts):
         if len(self.steps) > _MOST_STEPS:
             raise unread(f"the request has {len(self.steps)} steps; ask for fewer")
         self._take_options()
+        self._check_claims()
         sizes, shapes, layout = self._take_facts()
         self._take_axes()
         dtype, to = self._take_dtypes()
@@ -251,10 +253,15 @@ class _Attempt(Facts):
                 argument = own <= arguments and not parted
                 if again or bias or (own and (explains or (argument and len(own) == 1))):
                     before.end = one.end if again else before.end
+                    self.claimed += [before] * bias
                     self.options = [o for o in self.options if o.names[0].operation != one.operation.name or again]
                     continue
             kept.append(one)
         self.steps = kept
+
+    def _check_claims(self) -> None:
+        """A bias that is asked for, and that an option leaves out."""
+        self.left += ["with bias" for step in self.claimed if step.chosen.slots.get("bias") == "None"]
 
     def _take_options(self) -> None:
         """Options by their phrases."""
@@ -336,6 +343,11 @@ class _Attempt(Facts):
         if one.text in {*_ORDINALS, "first"} and next_word.stem in stems(*_DOMAIN, "head key query sample"):
             return place + 1 not in self.used
         if one.text == "half" and next_word.text == "of":
+            return True
+        if self._words(place - 1, place) == ["and"] and self.tokens[place - 2].kind == "axis":
+            return True  # "over batch and heads"
+        dropped = {name for s in self.steps for o in s.operation.options if o.name in s.options for name in o.drops}
+        if one.text in dropped and self._words(place - 1, place) == ["with"]:
             return True
         if one.text in _ORDINALS and any(step.start == place + 1 for step in self.steps):
             return True

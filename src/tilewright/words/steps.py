@@ -17,7 +17,7 @@ from tilewright.words.tokens import Token
 THEN = listed("then ; -> . | ! ? followed finally afterwards")
 _BACK = listed("of on after from over to")
 _MODIFIERS = ("pad", "pad2d", "reflect_pad", "weight_norm", "row_absmax", "standardize")  # "conv with reflect padding"
-NEGATIONS = listed("no not without except instead unless never excluding skip skipping non zero")
+NEGATIONS = listed("no not without except instead unless never excluding skip skipping non")
 _ADDS = listed("with using plus minus times only")
 _LONGEST, _WINDOW = 8, 9  # words of a phrase, and of one whose words are apart
 
@@ -240,7 +240,12 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str], 
     anew = {*THEN} & set(between) and between[-1:] == named[-1:] == ["x"]
     if named and (anew or factor or {"plus", "+", "minus"} & set(between)):
         raise _unordered(some, one, other)
-    if {*THEN, ",", "after", "before", ":", "("} & set(between):
+    parted = {*THEN, ",", "after", "before", ":", "(", "+"} & set(between)
+    turned = other.operation.name in ("transpose", "flip", "reverse") and not parted and not {"and"} & set(between)
+    with_modifier = between[-1:] == ["with"] and other.operation.name in _MODIFIERS
+    if turned or with_modifier or (not between and other.operation.kind == "reduce"):
+        raise _unordered(some, one, other)
+    if parted - {"+"}:
         return
     plain = [is_plain(step) for step in (one, other)]
     joint = one.operation.kind == other.operation.kind == "reduce"
@@ -249,7 +254,7 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str], 
         (reads and (named or not acts(one)) and not one.operation.leads)
         or factor
         or (between and between[0] == "but")
-        or between in (["by"], ["with"] if other.operation.name in _MODIFIERS else ["by"])
+        or between == ["by"]
         or (between == ["of"] and one.operation.name in ("center", "minus_max", "over_sum", "over_max"))
         or (between in (["+"], ["plus"]) and not fused and not acts(other))
         or (between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce"))
