@@ -392,7 +392,7 @@ def _checked_axis(operation: Operation, axis: Axis, said: str, dimensions: Dimen
     if not operation.goes_over:
         if axis is not None and operation.axis != "last":
             raise NotUnderstood(f'"{said}" cannot be said of {operation.says}')
-        if axis not in (None, (-1,), (rank - 1,), (-2, -1)):
+        if axis not in (None, (-1,), (rank - 1,)) and (axis != (-2, -1) or operation.kind != "map"):
             raise NotUnderstood(f"{operation.says} goes over the last dimension only")
         return None
     axis = axis if axis is not None else () if operation.axis == "all" else (-1,)

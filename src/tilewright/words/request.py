@@ -96,7 +96,7 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
             raise unread(f'whether "{rest.strip(" ,")}" is the product of the formula or another one is not clear')
         return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
-        raise problem or error from None
+        raise (problem if label and problem else error) from None
 
 
 def _scalars(text: str) -> dict[str, str]:
