@@ -127,7 +127,7 @@ def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | No
     between = text[len(before) : len(text) - len(after)]
     for start, end, _ in said:
         between = between.replace(text[start:end], " ")
-    return formula, after.strip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
+    return formula, after.strip(" ,;.!").lstrip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
 
 
 def _formula_at(piece: str, known: set[str]) -> tuple[int, Formula] | None:
