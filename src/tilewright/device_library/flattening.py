@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.device_library.definitions import NAMESPACE, Definition, Header, included_headers, library
 from tilewright.kernel_file.cpp_tokens import CppText, tokenize_cpp
@@ -16,21 +16,22 @@ class UnknownHeader(ValueError):
     """A text includes a header that the device library does not have."""
 
 
-def flatten(text: str) -> str:
+def flatten(text: str, more: Iterable[Header] = ()) -> str:
     """The text with its `#include <tilewright/...>` lines replaced by the definitions it uses, and by what those use.
 
-    They stand where the first such line stood, in the order of the library, in its namespace. A text without such lines
-    is returned as it is.
+    They stand where the first such line stood, in the order of the library, in its namespace; those of `more` headers
+    come last. A text without such lines is returned as it is.
     """
     cpp = tokenize_cpp(text)
     included = included_headers(cpp)
     if not included:
         return text
+    headers = {**library(), **{header.name: header for header in more}}
     for name in included:
-        if name not in library():
-            known = ", ".join(sorted(library()))
+        if name not in headers:
+            known = ", ".join(sorted(headers))
             raise UnknownHeader(f"the device library has no <tilewright/{name}>; it has {known}")
-    kept = used_definitions(cpp, included)
+    kept = used_definitions(cpp, included, headers)
     spans = [(cpp.original(line[0].start), cpp.original(line[-1].start) + 1) for line in included.values()]
     pieces, position = [], 0
     for number, (start, end) in enumerate(spans):
@@ -39,9 +40,11 @@ def flatten(text: str) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def used_definitions(cpp: CppText, included: Iterable[str]) -> list[tuple[Header, list[Definition]]]:
+def used_definitions(
+    cpp: CppText, included: Iterable[str], headers: Mapping[str, Header] | None = None
+) -> list[tuple[Header, list[Definition]]]:
     """What a text uses of the headers it includes, transitively, by header; uses are found by name."""
-    visible = _with_includes(included)
+    visible = _with_includes(included, library() if headers is None else headers)
     defined: dict[str, list[Definition]] = {}
     for header in visible:
         for definition in header.definitions:
@@ -57,7 +60,7 @@ def used_definitions(cpp: CppText, included: Iterable[str]) -> list[tuple[Header
     return [(header, definitions) for header, definitions in kept if definitions]
 
 
-def _with_includes(names: Iterable[str]) -> list[Header]:
+def _with_includes(names: Iterable[str], headers: Mapping[str, Header]) -> list[Header]:
     """Headers and those they include, in the library's order."""
     reached: set[str] = set()
     wanted = list(names)
@@ -65,8 +68,8 @@ def _with_includes(names: Iterable[str]) -> list[Header]:
         name = wanted.pop()
         if name not in reached:
             reached.add(name)
-            wanted += library()[name].includes
-    return [header for name, header in library().items() if name in reached]
+            wanted += headers[name].includes
+    return [header for name, header in headers.items() if name in reached]
 
 
 def _names_in(cpp: CppText) -> set[str]:

@@ -20,6 +20,7 @@ from tilewright.records import Dimension, NumberInput, ScalarType, Task
 
 _TOLERANCE = 2e-7  # a number may have been rounded to f32 on its way
 _OWN_TOLERANCE = 1e-12  # what follows from several arguments is told by its last places: 1 - lr * wd is nearly 1
+MOST_CONSTANTS = 4096  # elements of a tensor of constants that are read
 _GREATEST_POWER = 16  # the plan has no powers, only products
 
 # name, plan expression and function of a whole number n that is a product of sizes
@@ -71,6 +72,7 @@ class TraceRequest:
 
     task: Task
     probes: tuple[Probe, ...]
+    kept: tuple[str, ...] = ()  # operations that are not decomposed; (): those that a family takes whole
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,10 @@ class Traces:
 
 def trace(function: Callable[..., Any], request: TraceRequest) -> Traces:
     """The handler: every probe's graph."""
-    return Traces(tuple(_trace_one(function, request.task, probe) for probe in request.probes))
+    return Traces(tuple(_trace_one(function, request.task, probe, request.kept) for probe in request.probes))
 
 
-def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
+def _trace_one(function: Callable[..., Any], task: Task, probe: Probe, kept: tuple[str, ...]) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._subclasses.functional_tensor import dispatch_functionalize
@@ -160,19 +162,19 @@ def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
         return call_reference(function, probed, dict(zip(specs, given, strict=True)))
 
     functional = dispatch_functionalize(whole)  # below autograd, so that references may take gradients
-    module = make_fx(functional, decomposition_table=_decompositions(), tracing_mode="fake")(*tensors)
+    module = make_fx(functional, decomposition_table=_decompositions(kept), tracing_mode="fake")(*tensors)
     return _records(module, tuple(specs))
 
 
 @cache
-def _decompositions() -> dict[Any, Any]:
+def _decompositions(names: tuple[str, ...]) -> dict[Any, Any]:
     """PyTorch's own rules, but for the operations that are read as they are. Made once: it takes a second."""
-    from torch._decomp import core_aten_decompositions
+    from torch._decomp import core_aten_decompositions, decomposition_table
 
     from tilewright.playbook.understanding import FAMILIES
 
-    kept = frozenset[str]().union(*(family.kept for family in FAMILIES))
-    table: Any = core_aten_decompositions()
+    kept = frozenset(names) if names else frozenset[str]().union(*(family.kept for family in FAMILIES))
+    table: Any = {**(decomposition_table if names else {}), **core_aten_decompositions()}
     return {op: rule for op, rule in table.items() if _name(op).removesuffix("_") not in kept}
 
 
@@ -200,14 +202,19 @@ def _records(module: Any, names: tuple[str, ...]) -> Trace:
             nodes.append(TracedNode("input", (next(waiting),), {}, _results(node)))
         elif node.op == "get_attr":
             tensor = getattr(module, node.target)
-            single = tensor.numel() == 1
-            nodes.append(TracedNode("constant", (tensor.item() if single else None,), {}, (_tensor(tensor),)))
+            held: tuple[TracedArgument, ...] = (tensor.item(),) if tensor.numel() == 1 else (None, _several(tensor))
+            nodes.append(TracedNode("constant", held, {}, (_tensor(tensor),)))
         else:
             arguments = tuple(_argument(one, numbers) for one in node.args)
             keywords = {key: _argument(one, numbers) for key, one in node.kwargs.items()}
             overload = str(node.target).rpartition(".")[2]
             nodes.append(TracedNode(_name(node.target), arguments, keywords, _results(node), overload))
     return Trace(tuple(nodes), outputs)
+
+
+def _several(tensor: Any) -> Items | None:
+    """The elements of a constant tensor, row by row; None for more than a kernel file should hold."""
+    return Items(tuple(tensor.flatten().tolist())) if tensor.numel() <= MOST_CONSTANTS else None
 
 
 def _results(node: Any) -> tuple[TracedTensor | None, ...]:

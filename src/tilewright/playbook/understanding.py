@@ -6,21 +6,25 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook.attention_family import ATTENTION
 from tilewright.playbook.chains import ROWS
 from tilewright.playbook.class_losses.structures import CLASS_LOSSES
 from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
+from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
 from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
-from tilewright.playbook.tracing import MOST_PROBED, TraceRequest, Traces, fixed_probe, probes_of
+from tilewright.playbook.tracing import MOST_PROBED, Probe, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
+from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
+from tilewright.tasks import task_op_line
 
 # In the order in which they are asked; the last takes what nobody claims.
 FAMILIES: tuple[Family, ...] = (
@@ -35,6 +39,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 _TRACE_SECONDS = 120.0
+_SMALL = 16  # sizes up to this one are often filters, heads or groups, which a graph depends on
 
 Ask = Callable[[TraceRequest], Traces]
 
@@ -59,10 +64,35 @@ def understand(task: Task) -> Answer:
 
 
 def answer(task: Task, ask: Ask) -> Answer:
-    """The same with traces from whoever makes them."""
-    traced = traced_task(task, ask)
-    family = next((one for one in FAMILIES if one.claims(traced)), FAMILIES[-1])
-    return family.answer(traced)
+    """The same with traces from whoever makes them: the family whose work it is, or loops where that has no file."""
+    try:
+        traced = traced_task(task, ask)
+        family = next((one for one in FAMILIES if one.claims(traced)), FAMILIES[-1])
+        found = family.answer(traced)
+        parse(found.draft.write(task_op_line(task)))
+    except (NotSupported, KernelFileError):
+        return any_graph(task, ask)
+    return found
+
+
+def any_graph(task: Task, ask: Ask) -> Answer:
+    """A baseline of whatever operations have rules: for all sizes where the graph stays the same, else for fewer."""
+    varied = [one for one in task.free if one.varies]
+    small = [one.name for one in varied if one.size <= _SMALL]
+    later = [one.name for one in varied[1:]]
+    for held in dict.fromkeys((tuple(one.name for one in varied[MOST_PROBED:]), tuple(small), tuple(later))):
+        for larger in (False, True):
+            held_task = _holding(task, held)
+            probes = probes_of(held_task, larger)
+            try:
+                request = TraceRequest(held_task, (*probes.probes, Probe(task.sizes, {})), KEPT)
+                traces = ask(request).traces
+                if same_graph(traces):
+                    return loops_answer(TracedTask(held_task, traces[:-1], probes), traces)
+            except (ReferenceProblem, NotSupported):
+                pass  # sizes that follow from nothing known; whatever else it is comes again at the own sizes
+    traced = _fixed(task, ask, KEPT)
+    return loops_answer(traced, traced.traces)
 
 
 def traced_task(task: Task, ask: Ask) -> TracedTask:
@@ -86,14 +116,14 @@ def _holding(task: Task, held: Collection[str]) -> Task:
     if not held:
         return task
     dimensions = tuple(replace(one, varies=one.varies and one.name not in held) for one in task.dimensions)
-    return replace(task, dimensions=dimensions)
+    return replace(task, dimensions=following(dimensions))
 
 
-def _fixed(task: Task, ask: Ask) -> TracedTask:
+def _fixed(task: Task, ask: Ask, kept: tuple[str, ...] = ()) -> TracedTask:
     """One call as the task has it."""
     probes = fixed_probe(task)
     try:
-        return TracedTask(task, ask(TraceRequest(task, probes.probes)).traces, probes)
+        return TracedTask(task, ask(TraceRequest(task, probes.probes, kept)).traces, probes)
     except ReferenceProblem as problem:
         raise NotSupported(f"the playbook cannot follow the reference: {problem}") from problem
 

@@ -8,28 +8,11 @@ attention of 1024 heads with 512 rows of 1024 numbers from 8.06 to 6.96 ms, with
 from __future__ import annotations
 
 from tilewright.playbook.products.hopper_form import Form
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("products/hopper_rows")
 
 _SCALES = "const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};"
-
-_FIND_SCALES = """\
-  if (step == 0) {
-    unrolled for (int r = 0; r < 2; ++r) {
-      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
-      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-      scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
-    }
-  }
-"""
-_SPLIT_A_ROWS = """\
-  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  __half2 least = __float2half2_rn(LOSES_BITS);
-  unrolled for (int i = 0; i < 4; ++i) {
-    const int r = i / 2, h = i % 2;
-@taken
-    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
-    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
-  }"""
 
 
 def _taken(number: str) -> str:
@@ -52,7 +35,8 @@ const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
     "columns": "const uint32_t my_columns = scales;",
     "column_stores": "",
     "read": "shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16)",
-    "split_a": _FIND_SCALES + _SPLIT_A_ROWS.replace("@taken", _taken("@ * scale[r]")),
+    "split_a": _CUDA["find_scales"]
+    + _CUDA["split_a_rows"].removesuffix("\n").replace("@taken", _taken("@ * scale[r]")),
     "of_two_rows": "scale[2] = {}",
     "before": "",
     "row_scales": _SCALES,
@@ -160,7 +144,9 @@ unrolled for (int r = 0; r < 2; ++r) {
       if (step * BK + i % 2 * 16 + lane % 4 * 4 >= K) x[i / 2][i % 2] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
   }
 """
-    + _SPLIT_A_ROWS.replace(
+    + _CUDA["split_a_rows"]
+    .removesuffix("\n")
+    .replace(
         "@taken",
         _taken("power(@, most[r])") + "\n    total[r] += (x[r][h].x + x[r][h].y) + (x[r][h].z + x[r][h].w);",
     ),
@@ -184,12 +170,7 @@ unrolled for (int r = 0; r < 2; ++r) {
   row_scale[r] = total[r] == 0.f ? 0.f : 1.f / total[r];
 }""",
 }
-POWERS = """\
-// e to the power of what a score is above the greatest of its row, times 2^14: the largest is 2^14.
-__device__ __forceinline__ float power(float score, float most) {
-  float p; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(fmaf(score - most, 1.44269504f, 14.f))); return p;
-}
-"""
+POWERS = _CUDA["powers"]
 
 
 def row_words(form: Form) -> dict[str, str]:

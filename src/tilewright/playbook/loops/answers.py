@@ -1,0 +1,50 @@
+"""The answer for any graph: lower it, schedule it, write one kernel file of as many launches as it takes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Structure, TracedTask
+from tilewright.playbook.loops import rules_lookups, rules_pointwise, rules_reductions, rules_views  # noqa: F401
+from tilewright.playbook.loops.codegen import KernelFile
+from tilewright.playbook.loops.grouping import Group, Grouping
+from tilewright.playbook.loops.ir import Program
+from tilewright.playbook.loops.lowering import RULES, Lowering
+from tilewright.playbook.loops.memory import Memory, planned, with_copies
+from tilewright.playbook.loops.scheduler import prepare
+from tilewright.playbook.tracing import Trace
+
+_MOST_LAUNCHES, _MOST_SCRATCH = 128, 64
+
+KEPT = tuple(sorted(RULES))  # operations that are read as they are; all others are decomposed by PyTorch's rules
+
+
+def loops_answer(traced: TracedTask, traces: tuple[Trace, ...]) -> Answer:
+    """One kernel file, from traces at the probes and at the task's own sizes, or from the last one alone.
+
+    Raises `NotSupported` where an operation has no rule, or a size follows from nothing known.
+    """
+    program = Lowering(traced, traces).run()
+    prepare(program)
+    groups = with_copies(program, Grouping(program).run())
+    memory = planned(program, groups)
+    if len(groups) > _MOST_LAUNCHES or len(memory.slots) > _MOST_SCRATCH:
+        raise NotSupported(
+            f"the function takes {len(groups)} launches and {len(memory.slots)} scratch buffers, and a kernel file has "
+            f"at most {_MOST_LAUNCHES} and {_MOST_SCRATCH}; split it into functions"
+        )
+    notes = [_shown(number, group) for number, group in enumerate(groups)]
+    write = partial(_written, traced, program, groups, memory)
+    count = "one launch" if len(groups) == 1 else f"{len(groups)} launches"
+    draft = Structure("loops", f"baseline: {count}, loops fused by what they save", write)
+    return Answer(draft, (), (draft,), tuple(notes) if len(groups) > 1 else ())
+
+
+def _written(traced: TracedTask, program: Program, groups: list[Group], memory: Memory, op_line: str) -> str:
+    return KernelFile(traced, program, groups, memory, op_line).text([])
+
+
+def _shown(number: int, group: Group) -> str:
+    kinds = [one.op if one.kind == "reduction" else one.kind for one in group.nodes]
+    return f"launch {number + 1}: {', '.join(dict.fromkeys(kinds))}"

@@ -1,0 +1,324 @@
+"""Lowering: ATen operations become nodes; views become index rewrites and no nodes at all.
+
+A `Tensor` here is a shape, a dtype and a function from indices to an expression. An operation that computes makes a
+node with a buffer of its own, whether or not that buffer will ever exist: the scheduler decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import TracedTask
+from tilewright.playbook.loops.index import Atom, Index, Indices
+from tilewright.playbook.loops.ir import KINDS, Buffer, Expr, Exprs, Node, Program, kind_of
+from tilewright.playbook.loops.sizes import Size, SizeTable
+from tilewright.playbook.lowering import needed
+from tilewright.playbook.places.sizes import dimension_texts
+from tilewright.playbook.tracing import Items, Scalar, Trace, TracedArgument, TracedNode, explain
+from tilewright.playbook.tracing import Node as Reference
+from tilewright.records import DType, Layout, TensorInput
+
+Shape = Sequence[Size]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    shape: tuple[Size, ...]
+    dtype: DType
+    at: Callable[[tuple[Index, ...]], Expr]
+    exact: bool = True  # whether its elements are what a tensor of the dtype would hold, without f32's further places
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the trace says of a result."""
+
+    shape: tuple[Size, ...]
+    dtype: DType
+
+
+Value = Any  # a Tensor, a number (int, float, bool, Size, or an Expr of the plan), a word, None, or a list of these
+Rule = Callable[..., Value]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def named_rule(**names: str) -> Callable[[Rule], Rule]:
+    """One rule for several operations, told which by its first argument."""
+
+    def register(function: Rule) -> Rule:
+        for name, word in names.items():
+            RULES[name] = partial(function, word)
+        return function
+
+    return register
+
+
+NARROW = {
+    DType.BF16: "round_bf16",
+    DType.F16: "round_f16",
+    DType.F8E4M3: "round_f8e4m3",
+    DType.F8E5M2: "round_f8e5m2",
+    DType.I32: "wrap_i32",
+    DType.I16: "wrap_i16",
+    DType.I8: "wrap_i8",
+    DType.U8: "wrap_u8",
+}
+
+
+class Lowering:
+    """One walk over a graph, in all of its calls at once; `program` is what it leaves."""
+
+    def __init__(self, traced: TracedTask, traces: tuple[Trace, ...]) -> None:
+        sizes = SizeTable(traced, len(traces))
+        self.indices = Indices(sizes)
+        self.exprs = Exprs(self.indices)
+        self.program = Program(self.exprs)
+        self.sizes, self.traced, self.traces, self.task = sizes, traced, traces, traced.task
+        self._made = 0
+        self._known: dict[int, Value] = {}
+        self._texts = dimension_texts(self.task)
+        for one in self.task.tensors:
+            for place, name in enumerate(one.dimensions):
+                values = tuple(trace_of[name] for trace_of in self._sizes_of_calls)
+                if len(set(values)) > 1 and not one.optional:
+                    sizes.named(values, f"{one.name}.shape[{place}]")
+
+    @property
+    def _sizes_of_calls(self) -> list[dict[str, int]]:
+        own = self.task.sizes
+        return [own] if self.traced.probes.fixed else [*(one.sizes for one in self.traced.probes.probes), own]
+
+    def run(self) -> Program:
+        first = self.traces[0]
+        wanted = needed(first)
+        names = dict.fromkeys(first.nodes[index].target for index in sorted(wanted))
+        unknown = [name for name in names if name != "input" and not {name, name.removesuffix("_")} & RULES.keys()]
+        if unknown:
+            listed = ", ".join(_shown(one) for one in unknown[:4])
+            raise NotSupported(f"the playbook has no rule for {listed}; docs/playbook.md lists what it writes")
+        for index, node in enumerate(first.nodes):
+            if index in wanted:
+                self._known[index] = self._lowered(index, node)
+        count = len(self.task.outputs)
+        changed = [one.name for one in self.task.tensors if one.in_place]
+        for place, index in enumerate(first.outputs):
+            if place < count:
+                self._output(self._known[index], self.task.outputs[place].name, "output")
+            else:
+                self._output(self._known[index], changed[place - count], "changed")
+        return self.program
+
+    def _lowered(self, index: int, node: TracedNode) -> Value:
+        if node.target == "input":
+            return self._input(index, str(node.arguments[0]))
+        name = node.target if node.target in RULES else node.target.removesuffix("_")
+        results = tuple(self._result(index, place) for place in range(len(node.results)))
+        result = results[0] if len(results) == 1 else results
+        arguments = [self._argument(index, place) for place in range(len(node.arguments))]
+        keywords = {key: self._argument(index, key) for key in node.keywords}
+        made = RULES[name](self, result, *arguments, **keywords)
+        if name != node.target and node.arguments and isinstance(node.arguments[0], Reference):
+            self._known[node.arguments[0].index] = made  # an operation in place: seen changed from here on
+        return made
+
+    # -- what a node was given --
+
+    def _result(self, index: int, place: int) -> Result | None:
+        found = [trace.nodes[index].results[place] for trace in self.traces]
+        first = found[0]
+        if first is None:
+            return None
+        target = self.traces[0].nodes[index].target
+        shapes = [one.shape for one in found if one is not None]
+        shape = tuple(self.sizes.traced(values, target) for values in zip(*shapes, strict=True))
+        try:
+            return Result(shape, DType.read(first.dtype))
+        except ValueError as problem:
+            raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes") from problem
+
+    def _argument(self, index: int, place: int | str) -> Value:
+        def of(node: TracedNode) -> TracedArgument:
+            return node.arguments[place] if isinstance(place, int) else node.keywords[place]
+
+        given = [of(trace.nodes[index]) for trace in self.traces]
+        target = self.traces[0].nodes[index].target
+        first = given[0]
+        if isinstance(first, Items):
+            lists = [one.values for one in given if isinstance(one, Items)]
+            if len({len(one) for one in lists}) > 1:
+                raise NotSupported(f"the playbook cannot tell how the numbers given to {target} follow from the sizes")
+            return [self._single(tuple(one), target) for one in zip(*lists, strict=True)]
+        return self._single(tuple(one for one in given if not isinstance(one, Items)), target)
+
+    def _single(self, given: tuple[Reference | Scalar, ...], target: str) -> Value:
+        first = given[0]
+        if isinstance(first, Reference):
+            return self._known[first.index]
+        if all(one == first or one != one for one in given):
+            return first
+        whole = tuple(one for one in given if isinstance(one, int))
+        if len(whole) == len(given):
+            return self.sizes.traced(whole, target)
+        numbers = tuple(float(one) for one in given if isinstance(one, (int, float)))
+        if len(numbers) != len(given):
+            raise NotSupported(f"the playbook does not understand {first!r} given to {target}")
+        ratio = self.sizes.ratio(numbers)
+        if ratio is not None:
+            above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
+            return self.exprs.expr("div", (above, below))
+        found = explain(numbers[: len(self.traced.probes.probes)], self.traced.probes, self._texts, target)
+        return self.exprs.number(found.name, found.expression, "float")
+
+    def _input(self, index: int, name: str) -> Tensor:
+        result = self._result(index, 0)
+        assert result is not None
+        given = next(one for one in self.task.tensors if one.name == name)
+        buffer = self.program.buffer(name, result.shape, result.dtype, "input", self._strides(given, result.shape))
+        self.program.inputs.append(name)
+        return self.read(buffer)
+
+    def _strides(self, given: TensorInput, shape: Shape) -> tuple[Size, ...]:
+        order = given.memory_order or tuple(range(len(shape)))
+        made, step = [self.sizes.one] * len(shape), self.sizes.one
+        for dim in reversed(order):
+            made[dim] = step
+            step = step * shape[dim]
+        if given.layout in (Layout.DENSE, Layout.UNALIGNED):
+            return tuple(made)
+        # Any strides: numbers of the plan, told from all others by values that nothing else has.
+        return tuple(
+            self.sizes.named(
+                tuple(one * 3 + 1_000_003 * (dim + 1) for one in size.values), f"{given.name}.stride[{dim}]"
+            )
+            for dim, size in enumerate(made)
+        )
+
+    # -- building --
+
+    def fresh(self, word: str) -> str:
+        """A name that no tensor of the task has."""
+        taken = {one.name for one in (*self.task.inputs, *self.task.outputs)}
+        while True:
+            self._made += 1
+            if (name := f"{word}{self._made}") not in taken:
+                return name
+
+    def variables(self, shape: Shape) -> tuple[Atom, ...]:
+        return tuple(self.indices.var(self.fresh("v"), size) for size in shape)
+
+    def places(self, variables: Sequence[Atom]) -> tuple[Index, ...]:
+        return tuple(self.indices.of(one) for one in variables)
+
+    def read(self, buffer: Buffer, exact: bool = True) -> Tensor:
+        return Tensor(buffer.shape, buffer.dtype, lambda places: self.exprs.load(buffer, places), exact)
+
+    def _output(self, tensor: Tensor, name: str, role: str) -> None:
+        loops = self.variables(tensor.shape)
+        places = self.places(loops)
+        own = name if role == "output" else self.fresh("changed")
+        buffer = self.program.buffer(own, tensor.shape, tensor.dtype, role)
+        body = self.exprs.convert(tensor.at(places), kind_of(tensor.dtype))
+        self.program.nodes.append(Node("pointwise", buffer, loops, body, places))
+        self.program.outputs.append(own)
+        if role == "changed":
+            self.program.changed[own] = name
+
+    def compute(
+        self, shape: Shape, dtype: DType, value: Callable[[tuple[Index, ...]], Expr], exact: bool = False
+    ) -> Tensor:
+        """A pointwise node: `value` makes its body from the indices."""
+        loops = self.variables(shape)
+        places = self.places(loops)
+        buffer = self.program.buffer(self.fresh("t"), shape, dtype)
+        body = self.exprs.convert(value(places), kind_of(dtype))
+        self.program.nodes.append(Node("pointwise", buffer, loops, body, places))
+        return self.read(buffer, exact)
+
+    def element(self, one: Value, places: tuple[Index, ...]) -> Expr:
+        """An operand's element that meets this one: broadcasting is an index rewrite too."""
+        if isinstance(one, Tensor):
+            own = places[len(places) - one.rank :]
+            shape = zip(one.shape, own, strict=True)
+            return one.at(tuple(self.indices.zero if size.is_always(1) else index for size, index in shape))
+        if isinstance(one, Expr):
+            return one
+        if isinstance(one, Size):
+            return self.exprs.size(one)
+        kind = "bool" if isinstance(one, bool) else "int" if isinstance(one, int) else "float"
+        return self.exprs.constant(one, kind)
+
+    def seen(self, one: Value, places: tuple[Index, ...]) -> Expr:
+        """An element as a tensor of its dtype holds it: what is compared or counted must be rounded as PyTorch does."""
+        made = self.element(one, places)
+        if isinstance(one, Tensor) and not one.exact and one.dtype in NARROW and one.dtype.is_float:
+            return self.exprs.expr(NARROW[one.dtype], (made,), made.kind)
+        return made
+
+    def common_kind(self, operands: Sequence[Value]) -> str:
+        """Of tensors, then of numbers: a number widens a tensor's kind only from bool to int to float."""
+        tensors = [kind_of(one.dtype) for one in operands if isinstance(one, Tensor)]
+        numbers = [self.element(one, ()).kind for one in operands if not isinstance(one, Tensor)]
+        return max([*tensors, *numbers], key=KINDS.index)
+
+    def narrowed(self, made: Expr, dtype: DType) -> Expr:
+        """What an integer of the dtype keeps of a 64-bit result."""
+        return self.exprs.expr(NARROW[dtype], (made,), "int") if made.kind == "int" and dtype in NARROW else made
+
+    def reduce(
+        self,
+        op: str,
+        tensor: Tensor,
+        dims: Value,
+        keep: bool,
+        dtype: DType,
+        change: Callable[[Expr], Expr] | None = None,
+    ) -> Tensor:
+        gone = self.dims(tensor, dims)
+        every = self.variables(tensor.shape)
+        outer = tuple(one for dim, one in enumerate(every) if dim not in gone)
+        inner = tuple(one for dim, one in enumerate(every) if dim in gone)
+        places = self.places(every)
+        body = self.seen(tensor, places) if op.startswith("arg") else tensor.at(places)
+        made = self.reduction(op, outer, inner, change(body) if change else body, dtype)
+        return self.kept(made, tensor, gone) if keep else made
+
+    def kept(self, made: Tensor, tensor: Tensor, gone: tuple[int, ...]) -> Tensor:
+        """A reduction's result with dimensions of size 1 in the place of those that it took."""
+        shape = tuple(self.sizes.one if dim in gone else size for dim, size in enumerate(tensor.shape))
+        at = made.at
+        return Tensor(
+            shape, made.dtype, lambda p: at(tuple(one for dim, one in enumerate(p) if dim not in gone)), made.exact
+        )
+
+    def dims(self, tensor: Tensor, dims: Value) -> tuple[int, ...]:
+        if dims is None or dims == []:
+            return tuple(range(tensor.rank))
+        listed = dims if isinstance(dims, list) else [dims]
+        return tuple(dim % tensor.rank for dim in listed) if tensor.rank else ()
+
+    def reduction(self, op: str, outer: Sequence[Atom], inner: Sequence[Atom], body: Expr, dtype: DType) -> Tensor:
+        buffer = self.program.buffer(self.fresh("r"), [one.size for one in outer], dtype)
+        body = body if op.startswith("arg") else self.exprs.convert(body, kind_of(dtype))
+        self.program.nodes.append(Node("reduction", buffer, tuple(outer), body, self.places(outer), tuple(inner), op))
+        return self.read(buffer, exact=op.startswith("arg") or op in ("max", "min"))
+
+
+def _shown(name: str) -> str:
+    """ATen's name as people write it."""
+    return name.strip("_").removeprefix("native_")
