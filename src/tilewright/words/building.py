@@ -314,7 +314,9 @@ def _refuse_unknown(name: str, dimensions: Dimensions) -> None:
 def _same_sides(numbers: Mapping[str, Any], bound: Bound) -> dict[str, str]:
     """The sides of a result of windows that keep them."""
     window, stride, padding = (numbers.get(one) for one in ("window", "stride", "padding"))
-    keeps = isinstance(window, int) and stride == 1 and padding * 2 == numbers.get("dilation", 1) * (window - 1)
+    if not (isinstance(window, int) and isinstance(padding, int) and stride == 1):
+        return {}
+    keeps = padding * 2 == numbers.get("dilation", 1) * (window - 1)
     return {"sides": " ".join(one for one in ("depth", "height", "width", "length") if one in bound)} if keeps else {}
 
 
