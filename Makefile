@@ -21,6 +21,7 @@ demo: $(READY)
 	@mkdir -p build/demo
 	$(BIN)/tilewright make "LayerNorm over the last dimension, then exact GELU" --shape x=4096x1024:bf16 \
 		--author playbook --yes --fresh -o build/demo/layernorm_gelu.cu
+	@echo "The demo's run is kept apart: export TILEWRIGHT_HOME=$(CURDIR)/build/demo before commands that name it."
 
 # Types and tests side by side: tests spend much of their time waiting for children.
 test: lint

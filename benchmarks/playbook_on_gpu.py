@@ -29,48 +29,7 @@ REQUESTS = (
     ("attention", {"query": "4x32x2048x128:f32", "key": "4x32x2048x128:f32"}),
     ("grouped-query attention", {"query": "8x32x1x128:bf16", "key": "8x8x8192x128:bf16"}),
 )
-EVERYDAY = """
-vector add
-x * y + z
-saxpy
-fused bias gelu
-SwiGLU
-clip to [0, 1]
-leaky ReLU with slope 0.2 in half precision
-convert fp32 to half
-softmax
-log softmax over dim 1
-layer norm without bias
-layernorm then gelu
-fused residual add + RMSNorm
-batch norm inference
-L2 normalise rows
-mean over dim 1
-argmax over the last axis
-logsumexp
-softmax over the channels
-group norm + SiLU
-instance norm
-sum of all elements
-cumulative sum along dim 1
-top-k
-max pooling 2x2
-global average pooling
-pointwise convolution
-transpose
-rotary embedding
-embedding lookup
-quantise to int8 per row
-matrix multiplication 4096x4096 in bf16
-matmul
-matmul with bias and GELU
-batched matrix multiplication
-matrix-vector multiplication
-softmax(q @ k.T / sqrt(64))
-mean squared error
-cross entropy
-causal attention in bf16
-""".strip().splitlines()
+EVERYDAY = (Path(__file__).resolve().parent / "requests" / "everyday.txt").read_text().splitlines()
 NAMES = {"eager": "eager", "torch.compile": "compiled"}
 
 

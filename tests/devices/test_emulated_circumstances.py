@@ -108,7 +108,7 @@ __global__ void f(const float* x, float* y) {
 }
 """,
     )
-    assert len(ran.other_outputs) == 2
+    assert len(ran.other_outputs) == 3  # of two schedules, and of the next call
     assert ran.findings == ()
 
 
@@ -246,3 +246,88 @@ __global__ void f(const float* x, float* y) {{
 """
     assert kinds(run(device, body.format(last=64))) == set()
     assert FindingKind.BARRIER_DIVERGENCE in kinds(run(device, body.replace("i ^ 32", "i").format(last=48)))
+
+
+def skipping(test: str, mark: str, held: str = "int") -> str:
+    """A kernel that skips its work where shared memory that nothing wrote passes a test."""
+    return f"""//! launch  f<<<2, 32>>>(x, y)
+__global__ void f(const float* x, float* y) {{
+  __shared__ {held} done[32];
+  int i = blockIdx.x * 32 + threadIdx.x;
+  volatile {held}* flag = &done[threadIdx.x];
+  {held} old = *flag;
+  if (!({test})) y[i] = x[i];
+  {mark}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "mark", "held"),
+    [
+        ("old == 1", "*flag = 1;", "int"),
+        ("old == 1", "*flag = 1;", "unsigned char"),
+        ("old == 1", "*flag = 1;", "long long"),
+        ("old == 0x5eed1234", "", "int"),
+        ("old == 0x5eed1234", "", "long long"),
+        ("old == 0x5eed12345eedll", "", "long long"),
+        ("old == 77", "", "unsigned short"),
+        ("old == 1234.5f", "", "float"),
+        ("old == 1234.5", "", "double"),
+        ("(unsigned)old - 5000u < 3u", "", "int"),
+        ("(old ^ 0x1234567) == 0", "", "int"),
+        ("old == (int)blockIdx.x - 1", "*flag = blockIdx.x;", "int"),
+        ("old == __float_as_int(x[i - 32 * blockIdx.x])", "*flag = __float_as_int(x[i - 32 * blockIdx.x]);", "int"),
+        ("old == 3 * (int)threadIdx.x + 11", "*flag = 3 * threadIdx.x + 11;", "int"),
+    ],
+)
+def test_work_skipped_for_what_another_block_left(device: EmulatedDevice, test: str, mark: str, held: str) -> None:
+    assert FindingKind.UNINITIALISED_SHARED in kinds(run(device, skipping(test, mark, held)))
+
+
+ACROSS = """//! scratch part: f32[64]
+//! launch  f<<<2, 32>>>(x, part)
+//! launch  g<<<2, 32>>>(x, part, y)
+__global__ void f(const float* x, float* part) {
+  __shared__ float row[64];
+  int i = blockIdx.x * 32 + threadIdx.x;
+  ((volatile float*)row)[threadIdx.x] = -x[i] * 7.0f;
+  part[i] = x[i];
+}
+__global__ void g(const float* x, const float* part, float* y) {
+  __shared__ float row[64];
+  int i = blockIdx.x * 32 + threadIdx.x;
+  float old = ((volatile float*)row)[threadIdx.x];
+  y[i] = old == -x[i] * 7.0f ? 0.0f : part[i];
+}
+"""
+
+
+def test_a_launch_finds_what_the_launch_before_left(device: EmulatedDevice) -> None:
+    assert kinds(run(device, ACROSS)) == {FindingKind.UNINITIALISED_SHARED}
+
+
+def test_local_memory_finds_what_another_block_left(device: EmulatedDevice) -> None:
+    body = """//! launch  f<<<2, 32>>>(x, y)
+__global__ void f(const float* x, float* y) {
+  volatile int done[4];
+  int i = blockIdx.x * 32 + threadIdx.x, at = x[i] > 1e30f;
+  if (done[at] != 12345) y[i] = x[i];
+  done[at] = 12345;
+}
+"""
+    assert FindingKind.UNINITIALISED_LOCAL in kinds(run(device, body))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "old * 0.0f == old * 0.0f ? row[i] : row[i]",
+        "__int_as_float(__float_as_int(row[i]) ^ (__float_as_int(old) & 0))",
+        "__shfl_xor_sync(~0u, i % 32 < 16 ? row[i] : old, 16) == 1e38f ? row[i] : row[i]",
+    ],
+)
+def test_reads_that_nothing_depends_on_whatever_was_left(device: EmulatedDevice, value: str) -> None:
+    ran = run(device, of_shared(value))
+    assert ran.findings == ()
+    assert (numbers(ran) == VALUES).all()

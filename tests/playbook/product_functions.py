@@ -8,7 +8,7 @@ from tilewright.playbook.families import TracedTask
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task
 
-_SIZES = {"m": 512, "n": 512, "k": 512, "j": 512, "batch": 3, "heads": 5}
+SIZES = {"m": 512, "n": 512, "k": 512, "j": 512, "batch": 3, "heads": 5}
 _LINEAR = "x: f32[m, k]; w: f32[n, k]; bias: f32[n]"
 
 PRODUCTS = (
@@ -101,4 +101,4 @@ def traced_of(name: str) -> TracedTask:
     """The function's task, traced in this process."""
     function = BY_NAME[name]
     made = function.callable
-    return traced_task(task_of(function, _SIZES), lambda request: trace(made, request))
+    return traced_task(task_of(function, SIZES), lambda request: trace(made, request))

@@ -529,3 +529,14 @@ def test_a_quotient_is_exact_before_it_is_rounded(tmp_path: Path) -> None:
         got = load_structure(step, task, tmp_path)(x)
         for one, want in zip(got, function.callable(x), strict=True):
             assert torch.equal(one, want), step.id
+
+
+@pytest.mark.parametrize(("places", "far"), [(0, False), (63, False), (64, True), (-1, True)])
+def test_shifts_by_all_of_a_number_or_more_are_no_plain_shifts(places: int, far: bool, tmp_path: Path) -> None:
+    """An instruction's own shift by 64 or more is not defined in C++; PyTorch's leaves nothing but the sign."""
+    function = Function(f"shifted_{places % 100}", f"return x << {places}, x >> {places}", "x: i64[rows, cols]")
+    task = task_of(function)
+    step = draft(program_of(function, task))
+    text = step.write(task_op_line(task))
+    assert ("far_left_shift" in text, "far_right_shift" in text) == (far, far)
+    check(load_structure(step, task, tmp_path), function, task, sizes_at(task, 3, 5))

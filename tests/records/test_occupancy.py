@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.records import PROFILES, Limiter, occupancy
@@ -72,3 +74,12 @@ def test_a_block_of_too_many_threads_does_not_fit() -> None:
 def test_nonsense_is_refused(registers: int, threads: int, smem_bytes: int) -> None:
     with pytest.raises(ValueError, match="threads must be at least 1"):
         occupancy(PROFILES["T4"], registers, threads, smem_bytes)
+
+
+def test_the_launch_check_counts_partitions_as_if_they_were_full() -> None:
+    """25 warps of 2560 registers are 64,000, but 28 of them are more than a block may have, whatever the multiprocessor
+    has."""
+    larger = replace(PROFILES["H200"], registers_sm=2 * 65536)
+    assert occupancy(larger, registers=80, threads=25 * 32, smem_bytes=0).blocks_per_sm == 0
+    assert occupancy(larger, registers=80, threads=24 * 32, smem_bytes=0).blocks_per_sm == 2
+    assert occupancy(larger, registers=64, threads=1024, smem_bytes=0).blocks_per_sm == 2  # 65,536 are not too many

@@ -136,9 +136,27 @@ def test_a_fault_raises_with_its_line(make: Make) -> None:
     assert "twice: " in text
     assert "k0.cu is at fault (emulated)" in text
     assert "line 9" in text
+    assert "check the values" not in text  # no tensor here can hold indices
     thread = caught.value.findings[0].thread
     assert thread is not None
     assert (thread.block[0], thread.thread[0]) == (3, 1000 - 3 * 256)
+
+
+def test_an_index_out_of_range_is_named(make: Make) -> None:
+    picked = make("""\
+//! op      pick(table, index) -> y
+//! need    table.dtype == f32 and table.ndim == 1 and index.dtype == i64 and index.ndim == 1
+//! out     y: f32[index.shape[0]]
+//! launch  pick<<<ceil_div(index.numel, 64), 64>>>(table, index, y, index.numel)
+__global__ void pick(const float* table, const long long* index, float* y, int n) {
+  int i = blockIdx.x * 64 + threadIdx.x;
+  if (i < n) y[i] = table[index[i]];
+}
+""")
+    table = torch.randn(50)
+    assert torch.equal(picked(table, torch.tensor([49, 0])), table[[49, 0]])
+    with pytest.raises(KernelFault, match="check the values in index: an index out of range reads elsewhere"):
+        picked(table, torch.tensor([49, 50]))
 
 
 def test_a_fault_changes_nothing_in_place(make: Make) -> None:

@@ -66,9 +66,9 @@ def references_here() -> Iterator[None]:
         yield
 
 
-def ask_here(patch: pytest.MonkeyPatch) -> None:
+def ask_here(patch: pytest.MonkeyPatch, reference: type[HereReference] = HereReference) -> None:
     for asking in (understanding, drafts, folders, gradients, modules):
-        patch.setattr(asking, "Reference", HereReference)
+        patch.setattr(asking, "Reference", reference)
 
 
 def probed(

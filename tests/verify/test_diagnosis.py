@@ -65,6 +65,26 @@ def test_flat_tail_and_period() -> None:
     mask = torch.zeros(1200, dtype=torch.bool)
     mask[3::7] = True
     assert place_of(mask) == (Pattern.PERIODIC, "every 7th element, starting at 3")
+
+
+@pytest.mark.parametrize(
+    ("places", "columns", "pattern"),
+    [
+        ((3, 7, 11), 15, Pattern.PERIODIC),  # the last it may begin at: from 4 on one is missing before
+        ((4, 8, 12), 15, Pattern.COLUMNS),
+        ((2, 6, 10), 14, Pattern.PERIODIC),  # the next would lie outside
+        ((2, 6, 10), 15, Pattern.COLUMNS),
+        ((0, 2, 4), 6, Pattern.PERIODIC),  # every other is the nearest
+        ((1, 5), 8, Pattern.COLUMNS),  # two are no series
+        ((1, 5, 10), 14, Pattern.COLUMNS),
+    ],
+)
+def test_a_series_is_of_one_step_from_the_first_place_to_the_last(
+    places: tuple[int, ...], columns: int, pattern: Pattern
+) -> None:
+    mask = torch.zeros(6, columns, dtype=torch.bool)
+    mask[:, list(places)] = True
+    assert place_of(mask)[0] is pattern
     mask = torch.rand(1200, generator=torch.Generator().manual_seed(1)) < 0.1
     assert place_of(mask)[0] is Pattern.SCATTERED
 

@@ -10,8 +10,10 @@ import torch
 from tests.verify import kernels, tasks
 
 from tilewright.records import (
+    Crashed,
     Dimension,
     DType,
+    FindingKind,
     Impossible,
     Passed,
     Rejected,
@@ -83,11 +85,21 @@ def test_no_launch_at_the_tasks_own_sizes(referee: Make) -> None:
     assert (evidence.found, evidence.least) == (0.0, 8192 * 4)
 
 
+def test_rows_that_no_block_writes(referee: Make) -> None:
+    verdict = referee(LARGE).judge(FEW_BLOCKS)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, Crashed)
+    assert verdict.evidence.findings[0].kind is FindingKind.OUTPUT_NOT_WRITTEN
+    assert "7,168 of 8,192 elements of out (87.5 %) are never written" in verdict.evidence.message
+
+
 def test_too_little_is_read(referee: Make) -> None:
-    evidence = refused(referee(LARGE).judge(FEW_BLOCKS))
-    assert evidence.message.startswith("samples must be read whole, 33.6 MB at rows=8192, cols=1024")
-    assert evidence.found < 0.2 * evidence.least
-    assert evidence.unit == "bytes"
+    """A part of each row, where there are many."""
+    text = kernels.MEAN.replace("i < cols", "i < (rows * cols > 4000000 ? cols / 4 : cols)")
+    assert text != kernels.MEAN
+    evidence = refused(referee(LARGE).judge(text))
+    assert evidence.message.startswith("samples must be read whole: of its 8,388,608 elements all blocks read 25 %")
+    assert (evidence.found, evidence.least, evidence.unit) == (1 << 21, 1 << 23, "elements")
 
 
 @pytest.mark.parametrize("text", [kernels.MEAN, BY_BLOCK])

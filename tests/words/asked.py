@@ -41,8 +41,8 @@ def _image(size: int = 10, channels: int = 8) -> dict[str, str]:
     return {"x": f"2x{channels}x{size}x{size}:f32"}
 
 
-def _convolved(window: str) -> dict[str, str]:
-    return {**_image(), "weight": f"5x8x{window}:f32"}
+def _convolved(window: str, **more: str) -> dict[str, str]:
+    return {**_image(), "weight": f"5x8x{window}:f32", **more}
 
 
 _PAIR = {"a": "9x24:f32", "b": "24x17:f32"}
@@ -300,7 +300,7 @@ REQUESTS: tuple[Request, ...] = (
     Request(
         "causal conv1d with kernel size 4",
         lambda x, weight, bias: F.conv1d(x, weight, bias, padding=3)[..., :-3],
-        {"x": "2x8x20:f32", "weight": "5x8x4:f32"},
+        {"x": "2x8x20:f32", "weight": "5x8x4:f32", "bias": "5:f32"},
     ),
     Request(
         "causal depthwise conv1d, kernel size 3, dilation 2, without bias, then silu",
@@ -310,10 +310,12 @@ REQUESTS: tuple[Request, ...] = (
     Request(
         "conv2d with 3x3 kernel, 8 channels in, 5 out, padding 1",
         lambda x, weight, bias: F.conv2d(x, weight, bias, padding=1),
-        _convolved("3x3"),
+        _convolved("3x3", bias="5:f32"),
     ),
     *(
-        Request(words, lambda x, weight, bias: F.relu(F.conv2d(x, weight, bias, padding=1)), _convolved("3x3"))
+        Request(
+            words, lambda x, weight, bias: F.relu(F.conv2d(x, weight, bias, padding=1)), _convolved("3x3", bias="5:f32")
+        )
         for words in (
             "2d convolution 3x3 with padding 1 then relu",
             "3x3 conv2d, padding=1, with bias and relu",
@@ -321,7 +323,9 @@ REQUESTS: tuple[Request, ...] = (
         )
     ),
     Request("conv 5 stride 2 without bias", lambda x, weight: F.conv2d(x, weight, stride=2), _convolved("5x5")),
-    Request("pointwise convolution", lambda x, weight, bias: F.conv2d(x, weight, bias), _convolved("1x1")),
+    Request(
+        "pointwise convolution", lambda x, weight, bias: F.conv2d(x, weight, bias), _convolved("1x1", bias="5:f32")
+    ),
     Request(
         "depthwise convolution then gelu",
         lambda x, weight, bias: F.gelu(F.conv2d(x, weight, bias, groups=8)),
@@ -332,19 +336,19 @@ REQUESTS: tuple[Request, ...] = (
         lambda x, weight, bias, weight_2, bias_2, eps: F.group_norm(
             F.conv_transpose2d(x, weight, bias, 2), 1, weight_2, bias_2, eps
         ),
-        {**_image(), "weight": "8x5x3x3:f32"},
+        {**_image(), "weight": "8x5x3x3:f32", "bias": "5:f32"},
     ),
     Request(
         "1d convolution kernel 5 dilation 2",
         lambda x, weight, bias: F.conv1d(x, weight, bias, dilation=2),
-        {"x": "2x3x20:f32", "weight": "4x3x5:f32"},
+        {"x": "2x3x20:f32", "weight": "4x3x5:f32", "bias": "4:f32"},
     ),
     Request(
         "conv bn relu",
         lambda x, weight, bias, running_mean, running_var, weight_2, bias_2, eps: F.relu(
             F.batch_norm(F.conv2d(x, weight, bias), running_mean, running_var, weight_2, bias_2, eps=eps)
         ),
-        _convolved("3x3"),
+        _convolved("3x3", bias="5:f32"),
     ),
     # moves
     Request("NHWC to NCHW", lambda x: x.permute(0, 3, 1, 2).contiguous(), {"x": "2x10x9x8:f32"}),
@@ -425,7 +429,7 @@ REQUESTS: tuple[Request, ...] = (
     Request(
         "linear layer followed by relu",
         lambda x, weight, bias: torch.relu(x @ weight.T + bias),
-        {"x": "9x24:f32", "weight": "17x24:f32"},
+        {"x": "9x24:f32", "weight": "17x24:f32", "bias": "17:f32"},
     ),
     Request(
         "SwiGLU feed-forward",
@@ -564,7 +568,6 @@ REFUSED: tuple[str, ...] = (
     "layernorm but with median",
     "relu except on the last channel",
     "sum of the top 3",
-    "mean ignoring zeros",
     "sparse attention",
     "hierarchical softmax",
     "trimmed mean",
@@ -610,11 +613,9 @@ REFUSED: tuple[str, ...] = (
     "sigmoid times tanh",
     "swish with beta 2",
     "gelu with factor 1.5",
-    "layernorm times 2",
     "random noise added to x",
     "gaussian noise",
     "beam search",
-    "kmeans assignment",
     "matrix inverse",
     "cholesky",
     "svd",
@@ -623,8 +624,6 @@ REFUSED: tuple[str, ...] = (
     "relu(x) * y summed",
     "the softmax but in reverse order",
     "flash attention backward",
-    "layernorm gradient",
-    "backward of gelu",
     "conv backward",
     "sum of every third element",
     "mean of the first 10 columns",
@@ -650,7 +649,6 @@ REFUSED: tuple[str, ...] = (
     "segment softmax",
     "edge softmax",
     "gated mlp",
-    "backward pass of gelu",
     "relu of x plus bias",
     "frobnicate the tensor",
     "make it fast",
@@ -676,7 +674,6 @@ REFUSED: tuple[str, ...] = (
     "min-max normalise each row to [0, 2]",
     "attention with 4 heads of 64, 32",
     "lower triangular matrix times upper triangular matrix",
-    "gradient of softmax",
     "mean squared of x",
     "l1 of x",
     "sum of x and y squared",
@@ -690,7 +687,6 @@ REFUSED: tuple[str, ...] = (
     "attention with dropout",
     "dropout",
     "fft",
-    "LSTM cell",
     "sparse matrix times dense matrix",
     "sampling from logits",
     "sum the rows",
@@ -782,4 +778,23 @@ REFUSED: tuple[str, ...] = (
     "norm",
     "layernorm except the first row",
     "gelu without erf",
+    "layernorm without weight but with bias",
+    "scatter max",
+    "conv 3x3 with reflect padding",
+    "linear with weight transposed",
+    "cumprod exclusive reverse",
+    "x times mask transposed",
+    "sum over batch and heads",
+    "add a bias per row",
+    "linear attention with relu feature map",
+    "softmax without normalization",
+    "cosine attention scores",
+    "layernorm over last two dims",
+    "softmax of x / 3",
+    "bilinear resize to 224x224",
+    "outer difference",
+    "patchify 16x16 with overlap",
+    "int8 matmul with zero points",
+    "rmsnorm then multiply by gate over dim 0",
+    "normalize rows and columns",
 )

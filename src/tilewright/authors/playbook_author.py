@@ -9,7 +9,7 @@ from tilewright.authors import Ask
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import with_least_sizes
 from tilewright.playbook.understanding import understand
-from tilewright.records import Proposal, Situation, Specification, Stage
+from tilewright.records import Proposal, Situation, Specification, Stage, Task
 from tilewright.tasks import task_op_line
 from tilewright.words import read
 
@@ -37,11 +37,11 @@ class PlaybookAuthor:
         answer = understand(situation.task)
         first = answer.draft
         later = answer.structures
-        everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
+        everything = {step.id: step for one in (first, *later) for step in with_variants(one)}
         # A GPU judges a structure as soon as it would the draft, which therefore comes last there: at times it wins.
         in_order = (first, *later) if situation.emulated_only else (*later, first)
         passed = {one.recipe for one in situation.history if one.passed}
-        if any(step.id in passed for one in later if not one.resort for step in _with_variants(one)):
+        if any(step.id in passed for one in later if not one.resort for step in with_variants(one)):
             in_order, later = (tuple(one for one in some if not one.resort) for some in (in_order, later))
         if situation.stage is Stage.DRAFT:
             offered: tuple[Structure, ...] = in_order
@@ -60,9 +60,12 @@ class PlaybookAuthor:
         step = fresh[situation.candidate]
         instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
         summary = step.summary + (_INSTEAD if instead else "")
-        written = with_least_sizes(step.write(task_op_line(situation.task)), situation.task)
-        text = _with_notes(written, answer.notes)
-        return Proposal(text, summary, recipe=step.id, notes=answer.notes)
+        return Proposal(kernel_text(step, situation.task, answer.notes), summary, recipe=step.id, notes=answer.notes)
+
+
+def kernel_text(step: Structure, task: Task, notes: tuple[str, ...]) -> str:
+    """The kernel file of one structure."""
+    return _with_notes(with_least_sizes(step.write(task_op_line(task)), task), notes)
 
 
 def _with_notes(text: str, notes: tuple[str, ...]) -> str:
@@ -76,5 +79,5 @@ def _with_notes(text: str, notes: tuple[str, ...]) -> str:
     return f"{remark}{blank}{rest}" if lines else f"{remark}\n\n{text}"
 
 
-def _with_variants(step: Structure) -> tuple[Structure, ...]:
+def with_variants(step: Structure) -> tuple[Structure, ...]:
     return tuple(one for one in (step, step.safer, step.polished) if one is not None)

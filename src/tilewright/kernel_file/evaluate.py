@@ -64,7 +64,10 @@ def flatten_leading(file: KernelFile, regular: Mapping[str, Any]) -> Flattened |
     for name, rank, spec in given:
         count = spec.ndim - (rank - 1)
         if count < 0:
-            return _refusal(lead.at, f"{name} has {spec.ndim} dimensions, and the plan {rank}, of which one leads")
+            found = (
+                f"{name} has {spec.ndim} dimension{'s' * (spec.ndim != 1)}, and this kernel takes {rank - 1} or more"
+            )
+            return Problem.at(lead.at, Code.DOES_NOT_APPLY, found, "add leading dimensions of size 1")
         leading = spec.shape[:count]
         if first is None:
             first = name, leading

@@ -14,18 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.ptx import sparse_memory
+from tilewright.ptx.launch_order import OLDEST, LaunchOrder
 
 Bytes = npt.NDArray[np.uint8]
 
-_FIRST_ADDRESS = 0x10_0000_0000
+# A GPU's tensors mostly lie here; some drivers give low addresses.
+_HIGH, _HIGH_PLACES, _LOW, _SEGMENT = 0x7E10_0000_0000, 1216, 0x3_4000_0000, 2 << 20
+_WINDOWS_BYTES, _WINDOW_STEP = 1 << 36, 16 << 20  # of generic addresses of other spaces
+_SMALL, _SMALL_UNIT = 1 << 20, 512  # PyTorch puts tensors below that size together in segments of 2 MiB
 _GUARD_BYTES = 1 << 30  # unmapped before and after each region
 _ALIGNMENT, _PLACES = 256, 1 << 20
 _EVERY_DIGIT = 0o1111111  # multiplied by 0 to 7 it gives every 3-bit value at every bit position
 _SCANNED = 16 << 20  # bytes at a time
-_LAST_ADDRESS = 0x6000_0000_0000  # module variables start here
+_LAST_ADDRESS = 0x7FF0_0000_0000
 _NEVER, _WRITTEN, _OUTSIDE = 0, 1, 3
+_REMAINS_BYTES = 3 << 20
 _POISON = 0xFF  # a float of these bytes is a NaN
-_TOUCHED = 3  # bits of `recent`: touched by this launch; shifted by two: by the previous launch
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,9 @@ class MemoryRegion:
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
     writable: bool
-    recent: Bytes | None = None  # per byte: accesses by this launch and the previous one; None: not tracked
+    recent: npt.NDArray[np.uint16] | None = (
+        None  # per byte: accesses by this launch and those before; None: not tracked
+    )
 
     @property
     def end(self) -> int:
@@ -85,13 +91,20 @@ def _bytes(count: int) -> str:
 class GlobalMemory:
     """Regions by name, with guard zones around each."""
 
-    def __init__(self, place: int | None = None) -> None:
-        """`place` varies the addresses of regions, but not their alignment."""
+    def __init__(self, place: int | None = None, *, packed: bool = False) -> None:
+        """`place` varies the addresses of regions, but not their alignment. `packed`: they lie side by side, as
+        PyTorch's allocator puts them, so that some accesses out of bounds are not found."""
         self._regions: dict[str, MemoryRegion] = {}
         self._ordered: list[MemoryRegion] = []
-        self._next = _FIRST_ADDRESS
-        self._place = place
+        self._place, self.packed = place, packed
+        self._random = Random(f"{place} {packed}")
+        low = place is not None and place % 4 == 3
+        self._next = _LOW if low else _HIGH + self._random.randrange(_HIGH_PLACES) * _GUARD_BYTES
+        self._next += packed * self._random.randrange(_GUARD_BYTES // _SEGMENT) * _SEGMENT
+        self.windows = _windows(_HIGH if low else self._next, self._random)
         self._modules: dict[int, dict[str, MemoryRegion]] = {}
+        self._order = LaunchOrder()
+        self.remains = np.zeros(_REMAINS_BYTES, dtype=np.uint8)  # of blocks that ended
 
     def add(
         self,
@@ -121,14 +134,26 @@ class GlobalMemory:
         steps = _dense(extents) if stride is None else tuple(int(step) for step in stride)
         _check_view(name, nbytes, element_bytes, extents, steps)
         state = _initial_state(nbytes, element_bytes, extents, steps, initialised, whole=shape is None)
-        at = self._next + self._moved() + misaligned_by
+        at = self._free(nbytes) + misaligned_by
         region = MemoryRegion(name, at, storage, state, element_bytes, extents, steps, writable)
         if region.end + 2 * _GUARD_BYTES > _LAST_ADDRESS:
             raise ValueError("the emulated address space is full")
         self._regions[name] = region
         self._ordered.append(region)
-        self._next = -(-(region.end + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
+        self._next = region.end if self.packed else -(-(region.end + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
         return region.address
+
+    def circumstance(self) -> int:
+        """A number for what differs from launch to launch, such as clocks."""
+        return self._random.getrandbits(64)
+
+    def _free(self, nbytes: int) -> int:
+        """The address of the next region."""
+        as_pytorch = self.packed or (self._place is not None and self._place // 8 % 4 == 3)
+        if not as_pytorch:
+            return self._next + self._moved()
+        unit = _SMALL_UNIT if nbytes < _SMALL else _SEGMENT
+        return -(-self._next // unit) * unit
 
     def _moved(self) -> int:
         """The address offset of the next region. Over eight consecutive places any three address bits take all values,
@@ -190,14 +215,21 @@ class GlobalMemory:
         """Track accesses to writable bytes from the next launch on."""
         for name, region in self._regions.items():
             if region.writable and region.recent is None:
-                self._regions[name] = replace(region, recent=np.zeros(len(region.data), dtype=np.uint8))
+                self._regions[name] = replace(region, recent=np.zeros(len(region.data), dtype=np.uint16))
         self._ordered = list(self._regions.values())
 
-    def begin_launch(self) -> None:
-        """Shift the tracked accesses: this launch becomes the previous one."""
+    def begin_launch(self, *, overlaps: bool = False) -> tuple[int, int]:
+        """Shift the tracked accesses by one launch; returns the bits of those that the new launch may collide with,
+        before and after it has waited."""
         for region in self._ordered:
-            if region.recent is not None:
-                np.left_shift(region.recent & _TOUCHED, 2, out=region.recent)
+            if region.recent is not None and overlaps:
+                np.bitwise_or(region.recent << 2, region.recent & OLDEST, out=region.recent)
+            elif region.recent is not None:
+                region.recent.fill(0)
+        return self._order.begin(overlaps=overlaps)
+
+    def end_launch(self, *, awaited: bool, awaited_first: bool) -> None:
+        self._order.end(awaited=awaited, awaited_first=awaited_first)
 
     def add_module_variable(self, module: int, name: str, address: int, data: Bytes, writable: bool) -> None:
         """Add a module variable at its fixed address, once per module and memory."""
@@ -206,7 +238,8 @@ class GlobalMemory:
             known[name] = MemoryRegion(name, address, data, None, 1, (len(data),), (1,), writable)
 
     def inherit_modules(self, used: GlobalMemory) -> None:
-        """Share the module variables of another memory."""
+        """Share the module variables of another memory, and what its blocks left."""
+        self.remains = used.remains
         self._modules = {module: dict(known) for module, known in used._modules.items()}
 
     def regions(self, module: int) -> list[MemoryRegion]:
@@ -220,6 +253,14 @@ class GlobalMemory:
         if nearest is None or _distance(nearest, address) > _GUARD_BYTES // 2:
             return f"address {address:#x}, near no tensor"
         return nearest.describe(address - nearest.address)
+
+
+def _windows(before: int, random: Random) -> dict[str, int]:
+    """Where the other spaces lie among generic addresses, below the tensors."""
+    lowest = before - 2 * _WINDOWS_BYTES + random.randrange(_WINDOWS_BYTES // _WINDOW_STEP) * _WINDOW_STEP
+    names = random.sample(("shared_window", "local_window", "parameter_window"), 3)
+    starts = (random.randrange(number * 1024, number * 1024 + 512) * _WINDOW_STEP for number in range(3))
+    return {"windows": lowest, **{name: lowest + start for name, start in zip(names, starts, strict=True)}}
 
 
 def _distance(region: MemoryRegion, address: int) -> int:

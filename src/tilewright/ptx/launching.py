@@ -20,7 +20,8 @@ class LaunchOptions:
     workers: int = 0  # OS threads; 0: one per core
     blocks: tuple[int, ...] | None = None  # linear indices of the blocks to run; None: all
     race_bytes: int = 1 << 30  # limit of the race detector's memory; reported where it is reached
-    poison: int = 0xFF  # the byte that fills uninitialised registers, shared and local memory
+    fill: bytes = b"\xff"  # repeated, what uninitialised registers, shared and local memory hold
+    inherits: bool = False  # they hold what earlier blocks and launches left instead
 
 
 @dataclass(frozen=True)

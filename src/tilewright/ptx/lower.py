@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.ptx import (
     lower_asynchronous,
@@ -19,7 +19,7 @@ from tilewright.ptx.classes import InstructionClass
 from tilewright.ptx.control_flow import flow
 from tilewright.ptx.lower_builder import CONTROL, FrameVariable, FunctionBuilder, Opcode, Placed, ProgramCode
 from tilewright.ptx.lower_control import Parameters
-from tilewright.ptx.native import FUNCTION_WINDOW, PARAMETER_WINDOW, FunctionInfo
+from tilewright.ptx.native import FUNCTION_WINDOW, FunctionInfo
 from tilewright.ptx.operands import unsupported
 from tilewright.ptx.swap_guesses import swap_guesses
 from tilewright.ptx.syntax import Function, Instruction, Module, Operand, PtxError, Space, SymbolOperand, Variable
@@ -30,7 +30,19 @@ MOST_SHARED_BYTES = 227 * 1024
 MOST_LOCAL_BYTES = 512 * 1024
 _GUARD_BYTES = 128  # between variables in shared memory
 _RECURSIVE_STACK_BYTES = 16 * 1024
+_RESERVED_SHARED_BYTES = 1024  # by CUDA, at the start, from sm_90 on
 _OUTSIDE = 3
+
+NOTE = "note"  # before an instruction's own opcode: only its addresses are noted
+
+
+def _note(b: FunctionBuilder, i: Instruction) -> None:
+    b.noted = True
+    try:
+        OPCODES[i.modifiers[0]].lower(b, replace(i, opcode=i.modifiers[0], modifiers=i.modifiers[1:]))
+    finally:
+        b.noted = False
+
 
 OPCODES: dict[str, Opcode] = {
     **lower_integer.OPCODES,
@@ -44,6 +56,7 @@ OPCODES: dict[str, Opcode] = {
     **lower_asynchronous.CLUSTER_OPCODES,
     **lower_wgmma.OPCODES,
     **lower_control.OPCODES,
+    NOTE: Opcode(_note, InstructionClass.OTHER, writes=False),
 }
 _NO_RESULT = frozenset(name for name, opcode in OPCODES.items() if not opcode.writes)
 
@@ -83,6 +96,7 @@ class LoweredKernel:
     shared: tuple[SharedVariable, ...]
     reserved_shared_bytes: int  # as declared, without guard zones
     shared_state: bytes  # per byte of static shared memory, with guard zones
+    has_guard_zones: bool
     local_bytes: int
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
@@ -105,13 +119,14 @@ class ModuleLayout:
         return None if number is None else FUNCTION_WINDOW + 16 * number
 
 
-def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKernel:
-    """Lower a kernel; raises `UnsupportedPtx` for unsupported and `PtxError` for invalid PTX."""
+def lower_kernel(module: Module, name: str, layout: ModuleLayout, *, guarded: bool = True) -> LoweredKernel:
+    """Lower a kernel, `guarded`: with gaps between variables in shared memory. Raises `UnsupportedPtx` for unsupported
+    and `PtxError` for invalid PTX."""
     kernel = module.functions.get(name)
     if kernel is None or not kernel.is_entry:
         known = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
         raise PtxError(f"no kernel `{name}` in this module; it has: {known}")
-    return _KernelLowering(module, kernel, layout).run()
+    return _KernelLowering(module, kernel, layout, guarded).run()
 
 
 def symbols_of(operand: Operand | None) -> Iterator[str]:
@@ -130,6 +145,7 @@ class _KernelLowering:
     module: Module
     kernel: Function
     layout: ModuleLayout
+    guarded: bool
     _code: ProgramCode = field(default_factory=ProgramCode)
     _shared: dict[str, SharedVariable] = field(default_factory=dict)
     _shared_state: bytearray = field(default_factory=bytearray)
@@ -140,6 +156,7 @@ class _KernelLowering:
 
     def __post_init__(self) -> None:
         self._variables = {variable.name: variable for variable in self.module.variables}
+        self._reserved = _RESERVED_SHARED_BYTES if self.module.compute_capability >= 90 else 0
 
     def run(self) -> LoweredKernel:
         functions = self._reachable()
@@ -162,6 +179,7 @@ class _KernelLowering:
             shared=tuple(self._shared.values()),
             reserved_shared_bytes=static,
             shared_state=bytes(self._shared_state),
+            has_guard_zones=_OUTSIDE in self._shared_state[self._reserved :],
             local_bytes=self._local_stack(functions),
             parameter_bytes=Parameters.of_kernel(self.kernel.parameters).total_bytes,
             globals=tuple(self._globals),
@@ -208,20 +226,19 @@ class _KernelLowering:
         variables += [v for f in functions for v in f.variables if v.space is Space.SHARED]
         static = [v for v in variables if v.size_bytes]
         dynamic = [v for v in variables if not v.size_bytes]
+        self._shared_state.extend([_OUTSIDE] * self._reserved)
         for variable in static:
-            if self._shared_state:
-                self._shared_state.extend([_OUTSIDE] * _GUARD_BYTES)
-            self._align_shared(max(variable.align, 128 if self._shared_state else 1))
+            apart = bool(self._shared) and self.guarded
+            self._shared_state.extend([_OUTSIDE] * (_GUARD_BYTES if apart else 0))
+            self._align_shared(max(variable.align, 128 if apart else 1))
             if len(self._shared_state) + variable.size_bytes > MOST_SHARED_BYTES + _GUARD_BYTES * 2 * len(static):
                 raise PtxError(f"`{self.kernel.name}` declares more shared memory than any GPU has")
             self._shared[variable.name] = SharedVariable(variable.name, len(self._shared_state), variable.size_bytes)
             self._shared_state.extend(bytes(variable.size_bytes))
         if dynamic:
-            if static:
-                self._shared_state.extend([_OUTSIDE] * _GUARD_BYTES)
-            self._align_shared(
-                max(16, *(v.align for v in dynamic)) if not static else max(128, *(v.align for v in dynamic))
-            )
+            apart = bool(static) and self.guarded
+            self._shared_state.extend([_OUTSIDE] * (_GUARD_BYTES if apart else 0))
+            self._align_shared(max(128 if apart else 16, *(v.align for v in dynamic)))
         for variable in dynamic:
             self._shared[variable.name] = SharedVariable(variable.name, len(self._shared_state), 0)
 
@@ -308,8 +325,7 @@ class _KernelLowering:
         if function.is_entry:
             layout = Parameters.of_kernel(function.parameters)
             for parameter, offset in zip(function.parameters, layout.offsets, strict=True):
-                value = PARAMETER_WINDOW + offset
-                places[parameter.name] = Placed("parameter", value, size_bytes=parameter.size_bytes)
+                places[parameter.name] = Placed("parameter", offset, size_bytes=parameter.size_bytes)
             return (0, 0, layout.total_bytes), (0, 0)
         layout = Parameters.of_function(tuple(p.size_bytes for p in function.parameters))
         at = builder.allocate(layout.stride * WARP_LANES) if layout.stride else 0

@@ -292,9 +292,10 @@ def mapa(b: FunctionBuilder, i: Instruction) -> None:
 def getctarank(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     size = TYPE_BYTES[modifiers.type("u32", "u64")]
-    modifiers.flag("shared::cluster")
+    generic = not modifiers.flag("shared::cluster")
     d, a = modifiers.finish(2)
-    b.emit("getctarank", (b.target(d, 4), b.source(a, size)), flags=_WIDE if size == 8 else 0)
+    flags = (_WIDE if size == 8 else 0) | (_GENERIC if generic else 0)
+    b.emit("getctarank", (b.target(d, 4), b.source(a, size)), flags=flags)
 
 
 def cluster_barrier(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:

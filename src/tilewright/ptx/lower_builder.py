@@ -23,6 +23,13 @@ CONTROL = 128  # flag: runs even when no lane is active
 _ENCODED = struct.Struct("=HBBi8iqII")
 _LARGEST_FRAME_BYTES = 4 << 20
 
+# What notes an access, by the operation that makes it.
+_NOTED = {
+    **dict.fromkeys(("ld", "ld_global"), "note_ld"),
+    **dict.fromkeys(("st", "st_global"), "note_st"),
+    **{name: f"note_{name}" for name in ("atom", "cp_async", "bulk", "bulk_tensor", "wmma_load", "wmma_store")},
+}
+
 Lowering = Callable[["FunctionBuilder", Instruction], None]
 
 
@@ -168,6 +175,7 @@ class FunctionBuilder:
     _instruction: Instruction | None = None
     _numbers: dict[str, int] = field(default_factory=opcode_numbers)
     _guard: int = -1
+    noted: bool = False  # emit the forms that note an access and move no values
 
     def __post_init__(self) -> None:
         self._last_use = _block_local(self.function, self.flow, self.no_result, self.wgmma.kept)
@@ -347,6 +355,10 @@ class FunctionBuilder:
             narrow = self.temporary(4)
             self.emit("cvt_32_64", (narrow, slot))
             return narrow
+        if placed.kind == "parameter" and size == 8:
+            slot = self.temporary(8)
+            self.emit("parameter_address", (slot,), imm=placed.value + symbol.offset)
+            return slot
         return self.code.constants.operand(size, placed.value + symbol.offset)
 
     def special(self, slot: int, name: str, size: int) -> None:
@@ -379,7 +391,7 @@ class FunctionBuilder:
         guard = self._guard if guarded else -1
         signed = (imm + (1 << 63)) % (1 << 64) - (1 << 63)
         self.code.encoded += _ENCODED.pack(
-            self._numbers[name],
+            self._numbers[_NOTED.get(name, name) if self.noted else name],
             flags,
             count,
             guard,

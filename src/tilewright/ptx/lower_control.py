@@ -113,7 +113,7 @@ def griddepcontrol(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     what = modifiers.need("wait", "launch_dependents")
     modifiers.finish()
-    b.emit("griddep_wait" if what == "wait" else "nop")
+    b.emit("griddep_wait" if what == "wait" else "griddep_launch")
 
 
 # -- calls --

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load
 from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES
-from tilewright.ptx.native import PARAMETER_WINDOW
 from tilewright.ptx.operands import TYPE_BYTES, Modifiers, items_of, operands_of, unsupported
 from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Sink, Special, SymbolOperand
 
@@ -137,8 +136,7 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
             raise b.wrong(f"`{source.base.name}` is not a parameter")
         if offset < 0 or offset + access.element * access.count > placed.size_bytes:
             raise b.wrong("the access lies outside the parameter")
-        at = placed.value - PARAMETER_WINDOW + offset
-        b.emit("ld_param", padded, count=access.count, imm=at, mod=access.mod(register, 0))
+        b.emit("ld_param", padded, count=access.count, imm=placed.value + offset, mod=access.mod(register, 0))
         return
     address, offset, wide = address_of(b, source, access.space)
     names = {"global": "ld_global", "const": "ld_global", "local": "ld_local"}

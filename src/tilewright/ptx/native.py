@@ -64,10 +64,33 @@ class RawLaunch(Structure):
     _fields_ = _fields(
         "pointer program regions; i64 region_count; i32 grid[3] block[3] cluster[3] explicit_cluster; "
         "pointer parameters; i64 parameter_bytes; i32 dynamic_shared_bytes; u32 checks; "
-        "i32 cooperative overlaps poison seeded; u64 seed workspace; i64 instruction_budget race_bytes; "
-        "i32 workers max_findings; pointer blocks; i64 block_count; pointer findings; i64 finding_count; "
+        "i32 cooperative overlaps inherits seeded; "
+        "u64 seed windows shared_window local_window parameter_window circumstance; "
+        "u32 total_shared_bytes aggregate_shared_bytes; u64 workspace; i64 instruction_budget race_bytes; "
+        "pointer fill; i64 fill_bytes; pointer remains; i64 remains_bytes; i32 workers max_findings; "
+        "pointer blocks; i64 block_count; u32 open_at_start open_when_awaited; pointer findings; i64 finding_count; "
         "pointer counts coverage touches printed; i64 printed_capacity printed_bytes; pointer messages; "
-        "i64 message_capacity message_bytes thread_instructions warp_instructions; i32 ending; u32 missed"
+        "i64 message_capacity message_bytes thread_instructions warp_instructions; "
+        "i32 awaited awaited_first ending; u32 missed; pointer notes"
+    )
+
+
+class RegionNotes(Structure):
+    _fields_ = _fields("pointer written fresh read hollow owners; i32 shift content hollowed misfit; i64 twice")
+
+
+class RawTwice(Structure):
+    _fields_ = _fields("i32 region instruction; u64 unit; u32 first second")
+
+
+class RawPath(Structure):
+    _fields_ = _fields("u64 key; i64 blocks; i32 example unused")
+
+
+class RawNotes(Structure):
+    _fields_ = _fields(
+        "pointer regions touched twice paths; i32 twice_count twice_capacity path_count path_capacity missing "
+        "missing_instruction; u64 random"
     )
 
 
@@ -79,7 +102,10 @@ class ProgramSource(Structure):
     )
 
 
-_MIRRORED = (Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch)
+_MIRRORED: tuple[type[Structure], ...] = (
+    *(Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch),
+    *(RegionNotes, RawTwice, RawPath, RawNotes),
+)
 
 # Name of a function of the library -> what it takes, what it gives.
 _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -90,6 +116,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "tw_program_new": ((POINTER(ProgramSource),), c_void_p),
     "tw_program_free": ((c_void_p,), None),
     "tw_run": ((POINTER(RawLaunch),), c_int32),
+    "tw_mark": ((c_void_p, c_uint64, c_uint64, c_int64, c_int64), c_int64),
     "tw_mma_registers": ((c_int32, c_int32 * 4, c_int32 * 4), None),
     **dict.fromkeys(
         ("tw_conversion_find", "tw_mma_find", "tw_wmma_mma_find", "tw_fragment_find", "tw_wgmma_find"),
@@ -104,9 +131,9 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     ),
 }
 
-# Generic addresses from here on are not of global memory; machine.h has the same.
-SHARED_WINDOW, LOCAL_WINDOW = 0x7E0000000000, 0x7D0000000000
-PARAMETER_WINDOW, FUNCTION_WINDOW = 0x7C0000000000, 0x7B0000000000
+# Spaces of an address in a finding; machine.h has the same.
+SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW = 0xFFFE << 48, 0xFFFD << 48, 0xFFFC << 48
+FUNCTION_WINDOW = 0x7B0000000000
 
 
 @cache

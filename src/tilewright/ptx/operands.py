@@ -35,15 +35,12 @@ _SPECIALS = (
     *("%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt"),
     *("%clock", "%clock_hi", "%dynamic_smem_size", "%total_smem_size", "%zero", "%one", "%envreg1", "%envreg2"),
     *(f"%{name}.{axis}" for name in ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"),
-    *("%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster"),
+    *("%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster", "%aggr_smem_size", "%clock64"),
+    *("%globaltimer", "%globaltimer_hi"),
 )
 _SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
 _SAME_AS = {
-    "%clock64": "%clock",
-    "%globaltimer": "%clock",
-    "%globaltimer_lo": "%clock",
-    "%globaltimer_hi": "%clock_hi",
-    "%aggr_smem_size": "%total_smem_size",
+    "%globaltimer_lo": "%globaltimer",
 }
 
 

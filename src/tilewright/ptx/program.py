@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.ptx.address_notes import AddressNotes
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult, cluster_extents, clusters_of
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
@@ -153,8 +154,8 @@ def _instruction_record(one: Instruction, row: list[int]) -> InstructionRecord:
 
 # -- programs --
 
-_FIRST_MODULE_ADDRESS = 0x6000_0000_0000
-_MODULE_BYTES = 1 << 34
+_FIRST_MODULE_ADDRESS = 0x7FF0_0000_0000  # above all tensors
+_MODULE_BYTES, _MODULES = 1 << 30, 32
 _module_numbers = itertools.count()
 _MOST_FINDINGS = 512
 _MOST_PRINTED_BYTES = 1 << 20
@@ -163,8 +164,11 @@ _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK, 64)
 _CHECK_BITS = {check: 1 << bit for bit, check in enumerate(Check)}  # the core's TW_CHECK_*
 _WRITABLE, _INPUT = 1, 2
-_WORKSPACE_ADDRESS = 0x7A00_0000_0000  # above all other regions
+_WORKSPACE_ADDRESS = 0x7FF8_0000_0000  # above all other regions
+_SHARED_UNIT = 128  # bytes that shared memory is given out in
+_SYSTEM_SHARED_BYTES = 1024  # of each block, from sm_80 on
 _FIRST_OVERLAPPING = 90  # of compute capabilities
+_NOTHING = np.zeros(0, dtype=np.uint8)
 _COMPLETED, _OUT_OF_MEMORY = 0, 2  # how `tw_run` ends; 1: stopped
 
 
@@ -184,23 +188,25 @@ class Program:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.number = next(_module_numbers)  # separates the variables of programs in one memory
-        base = _FIRST_MODULE_ADDRESS + self.number % 1024 * _MODULE_BYTES
+        base = _FIRST_MODULE_ADDRESS + self.number % _MODULES * _MODULE_BYTES
         self._layout, placed = module_layout(module, base)
         self._variables = {variable.name: variable for variable in placed}
-        self._loaded: dict[str, _Loaded] = {}
+        self._loaded: dict[tuple[str, bool], _Loaded] = {}
 
     @property
     def overlaps_launches(self) -> bool:
         """Whether launches may overlap (programmatic dependent launch): from sm_90 on."""
-        return int("".join(filter(str.isdigit, self.module.target))) >= _FIRST_OVERLAPPING
+        return self.module.compute_capability >= _FIRST_OVERLAPPING
 
     def prepare(self, kernel: str) -> LoweredKernel:
         """Lowers a kernel. Raises `UnsupportedPtx` or `PtxError` naming the line."""
         return self._load(kernel).lowered
 
-    def launch(self, memory: GlobalMemory, request: LaunchRequest) -> LaunchResult:
-        """Run one kernel to its end, or to a fatal finding."""
+    def launch(self, memory: GlobalMemory, request: LaunchRequest, notes: AddressNotes | None = None) -> LaunchResult:
+        """Run one kernel to its end, or to a fatal finding. With `notes` it is a slice, whose addresses are noted."""
         loaded = self._load(request.kernel)
+        if memory.packed and loaded.lowered.has_guard_zones:
+            loaded = self._load(request.kernel, guarded=False)
         _validate(loaded.lowered, request)
         cluster = cluster_extents(request.kernel, loaded.lowered.cluster, request.cluster, request.grid)
         for name in loaded.lowered.globals:
@@ -211,10 +217,15 @@ class Program:
                 memory.add_module_variable(self.number, name, address, initial, is_writable)
         if loaded.lowered.reads_only:
             memory.remember_touches()
-        memory.begin_launch()
-        launch, held = _prepared(loaded, memory.regions(self.number), request, cluster)
+        order = memory.begin_launch(overlaps=request.overlaps)
+        regions = memory.regions(self.number)
+        launch, held = _prepared(loaded, memory, regions, request, cluster)
+        if notes is not None:
+            launch.notes = notes.attached([one.name for one in _in_order(regions)], len(loaded.lowered.origins))
         started = time.perf_counter()
+        launch.open_at_start, launch.open_when_awaited = order
         ending = core().tw_run(ctypes.byref(launch))
+        memory.end_launch(awaited=bool(launch.awaited), awaited_first=bool(launch.awaited_first))
         seconds = time.perf_counter() - started
         if ending == _OUT_OF_MEMORY:
             raise MemoryError(f"the emulator ran out of memory in `{request.kernel}`; use a smaller grid or shape")
@@ -234,11 +245,11 @@ class Program:
             incomplete=missed_sentences(launch.missed),
         )
 
-    def _load(self, kernel: str) -> _Loaded:
-        loaded = self._loaded.get(kernel)
+    def _load(self, kernel: str, *, guarded: bool = True) -> _Loaded:
+        loaded = self._loaded.get((kernel, guarded))
         if loaded is None:
-            lowered = lower_kernel(self.module, kernel, self._layout)
-            loaded = self._loaded[kernel] = _Loaded(
+            lowered = lower_kernel(self.module, kernel, self._layout, guarded=guarded)
+            loaded = self._loaded[kernel, guarded] = _Loaded(
                 lowered, CountedInstructions.of(lowered), CoveredSites.of(lowered), _upload(lowered)
             )
             weakref.finalize(self, core().tw_program_free, loaded.handle)
@@ -290,7 +301,7 @@ def _upload(lowered: LoweredKernel) -> int:
         local_bytes=lowered.local_bytes,
         loop_count=len(lowered.loops),
         loop_marks=ctypes.cast(marks, ctypes.c_void_p),
-        has_guard_zones=int(3 in lowered.shared_state),
+        has_guard_zones=int(lowered.has_guard_zones),
         shared_state=_pointer(lowered.shared_state),
     )
     handle: int | None = core().tw_program_new(ctypes.byref(source))
@@ -338,13 +349,15 @@ class _Buffers:
 
 
 def _prepared(
-    loaded: _Loaded, regions: list[MemoryRegion], request: LaunchRequest, cluster: Dim3
+    loaded: _Loaded, memory: GlobalMemory, regions: list[MemoryRegion], request: LaunchRequest, cluster: Dim3
 ) -> tuple[RawLaunch, _Buffers]:
     """The core's launch structure for a request, and its buffers."""
     options = request.options
     workspace = np.zeros(256, dtype=np.uint8)
     table = _region_table(regions, workspace)
     parameters = ctypes.create_string_buffer(request.parameters, max(len(request.parameters), 1))
+    fill, remains = ctypes.create_string_buffer(options.fill, len(options.fill)), memory.remains
+    shared = -(-(loaded.lowered.reserved_shared_bytes + request.dynamic_smem_bytes) // _SHARED_UNIT) * _SHARED_UNIT
     clusters = None if options.blocks is None else clusters_of(options.blocks, request.grid, cluster)
     chosen = None if clusters is None else (ctypes.c_int32 * max(len(clusters), 1))(*clusters)
     held = _Buffers(
@@ -354,7 +367,7 @@ def _prepared(
         touches=(RawTouch * len(loaded.lowered.origins))() if Check.TOUCHES in options.checks else None,
         printed=ctypes.create_string_buffer(_MOST_PRINTED_BYTES if loaded.lowered.prints else 1),
         messages=ctypes.create_string_buffer(_MOST_MESSAGE_BYTES),
-        others=(workspace, table, parameters, chosen),
+        others=(workspace, table, parameters, chosen, fill, remains),
     )
     launch = RawLaunch(
         program=loaded.handle,
@@ -370,12 +383,20 @@ def _prepared(
         checks=sum(_CHECK_BITS[check] for check in set(options.checks)),
         cooperative=int(request.cooperative),
         overlaps=int(request.overlaps),
-        poison=options.poison,
+        inherits=int(options.inherits),
         seeded=int(options.seed is not None),
         seed=(options.seed or 0) & (2**64 - 1),
+        **memory.windows,
+        circumstance=memory.circumstance(),
+        total_shared_bytes=shared,
+        aggregate_shared_bytes=shared + _SYSTEM_SHARED_BYTES,
         workspace=_WORKSPACE_ADDRESS if request.cooperative else 0,
         instruction_budget=options.instruction_budget,
         race_bytes=options.race_bytes,
+        fill=ctypes.cast(fill, ctypes.c_void_p),
+        fill_bytes=len(options.fill),
+        remains=remains.ctypes.data,
+        remains_bytes=len(remains),
         workers=options.workers or os.cpu_count() or 1,
         max_findings=_MOST_FINDINGS,
         blocks=ctypes.cast(chosen, ctypes.c_void_p) if chosen is not None else None,
@@ -392,14 +413,19 @@ def _prepared(
     return launch, held
 
 
+def _in_order(regions: list[MemoryRegion], workspace: Bytes = _NOTHING) -> list[MemoryRegion]:
+    """By address, with the workspace, whose name is empty."""
+    workspaces = [MemoryRegion("", _WORKSPACE_ADDRESS, workspace, None, 1, (), (), True)]
+    return sorted([*regions, *workspaces], key=lambda one: one.address)
+
+
 def _region_table(regions: list[MemoryRegion], workspace: Bytes) -> ctypes.Array[RawRegion]:
     table = (RawRegion * (len(regions) + 1))()
-    for entry, region in zip(table, regions, strict=False):
+    for entry, region in zip(table, _in_order(regions, workspace), strict=True):
         entry.address = region.address
         entry.bytes = len(region.data)
         entry.data = region.data.ctypes.data
         entry.state = region.state.ctypes.data if region.state is not None else None
         entry.recent = region.recent.ctypes.data if region.recent is not None else None
         entry.flags = _WRITABLE if region.writable else _INPUT
-    table[-1] = RawRegion(_WORKSPACE_ADDRESS, len(workspace), workspace.ctypes.data, None, None, _WRITABLE)
     return table

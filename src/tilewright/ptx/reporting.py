@@ -276,6 +276,8 @@ class Reporter:
             return _NOT_FENCED[raw.detail]
         if kind is FindingKind.WARPGROUP:
             return self._warpgroup_detail(raw)
+        if kind is FindingKind.NOT_AWAITED and raw.detail:
+            return "it waited for the launch before, which did not wait for the earlier launch that uses these bytes"
         if kind in _ADDRESSED and raw.size:
             return f"an access of {raw.size} bytes"
         return ""

@@ -165,6 +165,10 @@ class Module:
     externals: tuple[str, ...]  # functions only declared: vprintf, __assertfail, malloc
     variables: tuple[Variable, ...]  # at module scope
 
+    @property
+    def compute_capability(self) -> int:
+        return int("".join(filter(str.isdigit, self.target)))
+
 
 class PtxError(ValueError):
     """PTX that cannot be read, or that uses what is not supported; says which line and what stands there."""

@@ -3,6 +3,7 @@
 Every public name of a module here is a name of this package, so public names must be unique.
 """
 
+from tilewright.records.addresses import *
 from tilewright.records.build import *
 from tilewright.records.changed_files import *
 from tilewright.records.dtypes import *

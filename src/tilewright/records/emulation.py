@@ -36,6 +36,11 @@ class Emulation:
     written_elements: int = 0  # with sampled blocks: how many written elements of each output are returned at most
     # Per output and axis, the period after which inputs repeat; 0: none. Differences there are returned first.
     written_periods: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    # Per launch, the blocks to run, in place of sampled ones; an empty tuple: all.
+    chosen_blocks: tuple[tuple[int, ...], ...] = ()
+    # Run only what decides where memory is accessed, for all blocks. Inputs that are `unknown` get no contents.
+    addresses: bool = False
+    unknown: tuple[str, ...] = ()
     workers: int = 1  # OS threads, 0 for one per core; with several, races are not reproducible
 
     def __post_init__(self) -> None:
@@ -72,7 +77,7 @@ class FindingKind(str, Enum):
     BAD_CALL = "call to nothing"
     STACK = "call stack used up"
     STALE_READ = "read through the read-only cache of what the launch itself wrote"
-    NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
+    NOT_AWAITED = "access to what an earlier launch may still use"
     LATER_BLOCK = "waits for a block that may not have started"
     PEER_ABSENT = "access to shared memory of a block that may not be running"
     MBARRIER = "misuse of an mbarrier"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
+from tilewright.records.addresses import FollowedAddresses
 from tilewright.records.emulation import EmulatedRun, Emulation, FindingRecord
 from tilewright.records.steps import BoundPlan
 from tilewright.records.tensors import TensorSpec
@@ -234,6 +235,7 @@ class Completed:
     shared: tuple[SharedTensor, ...] = ()
     differing: tuple[str, ...] = ()  # results that were not bitwise equal in all calls
     other_outputs: tuple[tuple[ReturnedTensor, ...], ...] = ()  # of schedules with other outputs than the first
+    addresses: FollowedAddresses | None = None  # where the emulation was asked to follow them
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:

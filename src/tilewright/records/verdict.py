@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
+from tilewright.records.addresses import FollowedAddresses
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingKind, FindingRecord
 from tilewright.records.execution import Digest, FaultKind
@@ -109,7 +110,7 @@ class SizeLimit:
 class Passed(Displayed):
     """Right in all cases that could be run, without findings."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits", "is_looked_at")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits", "is_looked_at", "addresses")
 
     cases: tuple[CaseResult, ...]
     notes: tuple[str, ...] = ()  # what was not covered, in sentences
@@ -117,6 +118,7 @@ class Passed(Displayed):
     unseen: str = ""  # why the task's own call was neither verified nor observed
     limits: tuple[SizeLimit, ...] = ()  # required sizes that the file declines
     is_looked_at: bool = False  # the task's own call was observed, though its values were not verified
+    addresses: FollowedAddresses | None = None  # of the task's own call; None where all of it was judged
 
     def is_narrower_than(self, other: Passed) -> bool:
         """Whether its file declines a size that the other's takes."""
@@ -128,12 +130,18 @@ class Passed(Displayed):
         """What runs in the task's own call and was not verified, in sentences."""
         lines = tuple(f"line {one.line}: {one.why} in a judged case: {one.text}" for one in self.uncovered)
         unseen = f"what runs at the task's own sizes could not be seen: {self.unseen}"
-        return (*lines, unseen) if self.unseen else lines
+        left = f"where the task's own call writes could not be followed: {self.doubt}"
+        return (*lines, *((unseen,) if self.unseen else ()), *((left,) if self.doubt else ()))
+
+    @property
+    def doubt(self) -> str:
+        """Why the addresses of the task's own call leave a doubt, a clause; "" where they do."""
+        return self.addresses.doubt if self.addresses is not None else ""
 
     @property
     def is_provisional(self) -> bool:
         """Whether something in the task's own call was not verified; the kernel then does not count as verified."""
-        return bool(self.uncovered or self.unseen)
+        return bool(self.uncovered or self.unseen or self.doubt)
 
     @property
     def error_ratio(self) -> float:

@@ -31,6 +31,7 @@ from tilewright.records import (
     Build,
     BuildFailure,
     BuildRequest,
+    DType,
     EmulatedRun,
     Emulation,
     FindingKind,
@@ -260,6 +261,12 @@ class CallTensors:
         return made[0] if len(made) == 1 else made or None
 
     @property
+    def integers(self) -> list[str]:
+        """The tensors that may hold indices."""
+        pairs = zip(self.op.tensors, self.specs, strict=True)
+        return [one.name for one, spec in pairs if spec and not spec.dtype.is_float and spec.dtype is not DType.BOOL]
+
+    @property
     def returned(self) -> tuple[str, ...]:
         return (*self.op.results, *(parameter.name for parameter in self.op.parameters if parameter.in_place))
 
@@ -276,7 +283,7 @@ def plain_call(ready: EmulatedPlan, call: CallTensors) -> Any:
         raise _too_large(ready, call, budget)
     findings = run.emulated.findings
     if findings:
-        raise KernelFault(call.op.name, ready.file, findings)
+        raise KernelFault(call.op.name, ready.file, findings, call.integers)
     call.change_in_place(run.memory)
     return call.results(run.memory)
 

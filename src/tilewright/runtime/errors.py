@@ -6,8 +6,10 @@ Raised unwrapped: `KernelFileError` (a file is wrong), `CallError` (arguments do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.kernel_file import Reason
-from tilewright.records import BuildFailure, Carried, FindingRecord, Severity
+from tilewright.records import BuildFailure, Carried, FindingKind, FindingRecord, Severity
 
 _SHOWN_DIAGNOSTICS = 5
 
@@ -55,11 +57,14 @@ class NoKernelApplies(CallRefused):
 class KernelFault(OperationError):
     """The emulator found faults in a kernel, listed in `findings`; no tensor was changed."""
 
-    def __init__(self, op: str, file: str, findings: tuple[FindingRecord, ...]) -> None:
+    def __init__(self, op: str, file: str, findings: tuple[FindingRecord, ...], indices: Sequence[str] = ()) -> None:
+        """`indices`: the integer tensors of the call, whose values may be what is out of range."""
         self.findings = findings
         shown = [str(finding) for finding in findings[:_SHOWN_DIAGNOSTICS]]
         more = len(findings) - _SHOWN_DIAGNOSTICS
         shown += [f"and {more} more"] if more > 0 else []
+        if indices and any(finding.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL for finding in findings):
+            shown.append(f"check the values in {' and '.join(indices)}: an index out of range reads elsewhere")
         super().__init__("\n".join([f"{op}: {file} is at fault (emulated):", *(f"  {line}" for line in shown)]))
 
 

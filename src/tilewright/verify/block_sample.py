@@ -1,9 +1,9 @@
 """Run a few blocks of every launch at the task's own sizes: what they execute and what they write.
 
-Grid, builds and tensors are those of the full-size call, but only some blocks run, those at the edges of the grid
-first. Inputs are drawn at fewer indices of the reference's independent dimensions and repeated, so that the reference
-is needed at those indices only. A launch's output is judged if it reads only inputs and results, and no other launch
-touches those results.
+Grid, builds and tensors are those of the full-size call, but only some blocks run: one of each way through the slice
+of its addresses, the last one, and others drawn at random. Inputs are drawn at fewer indices of the reference's
+independent dimensions and repeated, so that the reference is needed at those indices only. A launch's output is judged
+if it reads only inputs and results, and no other launch touches those results.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from random import Random
 
 from tilewright import records
 from tilewright.devices.emulation.input_content import row_major
@@ -20,6 +21,7 @@ from tilewright.records import (
     Case,
     Clearing,
     FaultKind,
+    FollowedAddresses,
     InputTensor,
     PackedLaunch,
     Task,
@@ -41,6 +43,8 @@ _FEW_SAMPLES = ((2, 80_000_000), (1, 200_000_000))  # again with other values
 _ALL_BLOCKS = ((None, 400_000_000),)
 _WHOLE = 300_000_000  # affordable thread instructions of all blocks together
 _SECONDS = 20.0
+_FEW_BLOCKS = 8
+_MOST_PATHS = 16
 _CHECKS = (records.Check.UNINITIALISED, records.Check.WARP, records.Check.COVERAGE)
 _GLOBAL_ATOMICS = re.compile(r"\b(?:atom|red)\.(?!shared|async)")
 _RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)
@@ -93,18 +97,22 @@ class NotSampled:
     message: str
 
 
-def sample_blocks(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> BlockSample | NotSampled:
+def sample_blocks(
+    candidate: Candidate, device: Device, independent: tuple[str, ...], followed: FollowedAddresses | None = None
+) -> BlockSample | NotSampled:
     """Run as much of the full-size call as is affordable."""
     task = candidate.task
     own = candidate.emulated_job(Case(task.sizes, OWN_SEED), device.profile, ())
     if own is None or not own.plan.launches:
         return NotSampled("nothing is launched there")
     sizes, job = _near(candidate, device, own, independent)
-    drawn = _drawn_sizes(task, sizes, independent)
+    drawn = drawn_sizes(task, sizes, independent)
     held = _held_bytes(task, sizes, drawn)
-    if held > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
+    if held > 2 * _MOST_BYTES or elements(task, drawn) > _MOST_ELEMENTS:
         return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
-    return _sampled(candidate, device, job, SampleSizes(sizes, drawn), Case(drawn, OWN_SEED))
+    grids = [launch.grid for launch in job.plan.launches]
+    same = followed if grids == [launch.grid for launch in own.plan.launches] else None
+    return _sampled(candidate, device, job, SampleSizes(sizes, drawn), Case(drawn, OWN_SEED), followed=same)
 
 
 def resample_blocks(candidate: Candidate, device: Device, first: BlockSample, values: str) -> BlockSample | NotSampled:
@@ -124,9 +132,10 @@ def _sampled(
     sizes: SampleSizes,
     case: Case,
     only: tuple[_Sample, ...] | None = None,
+    followed: FollowedAddresses | None = None,
 ) -> BlockSample | NotSampled:
     """Run some blocks, in the first of the given samples that is affordable."""
-    inputs = _inputs(candidate.task, sizes.called, case)
+    inputs = sample_inputs(candidate.task, sizes.called, case)
     job = replace(job, inputs=inputs, limits=replace(job.limits, seconds=_SECONDS), returns=())
     launches = job.plan.launches
     waits = any(launch.cooperative for launch in launches)
@@ -142,6 +151,7 @@ def _sampled(
             _CHECKS,
             instruction_budget=budget,
             sampled_blocks=blocks,
+            chosen_blocks=() if blocks is None else chosen_blocks(candidate, followed, launches, blocks),
             written_elements=_WRITTEN_ELEMENTS,
             written_periods=sizes.periods(candidate.task),
         )
@@ -173,6 +183,37 @@ def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: 
     return execution.emulated.thread_instructions / run * sum(grids)
 
 
+# -- which blocks --
+
+
+def seed_of(task: Task, text: str) -> int:
+    """Another for every kernel file, so that none knows which of its blocks are judged."""
+    return Random(f"{task.hash} {text} blocks").getrandbits(62)
+
+
+def chosen_blocks(
+    candidate: Candidate, followed: FollowedAddresses | None, launches: list[PackedLaunch], wanted: int
+) -> tuple[tuple[int, ...], ...]:
+    """Per launch the blocks to judge: one of each way that the slice found, the last, others at random. An empty tuple
+    stands for all."""
+    chosen: list[tuple[int, ...]] = []
+    seed = seed_of(candidate.task, candidate.file.text)
+    for number, launch in enumerate(launches):
+        total = math.prod(launch.grid)
+        if total <= wanted:
+            chosen.append(())
+            continue
+        drawing = Random(f"{seed} {number}")
+        paths = [one.example for one in followed.paths if one.launch == number] if followed is not None else []
+        drawing.shuffle(paths)
+        others = [total - 1, *(drawing.randrange(total) for _ in range(wanted))]
+        if wanted == 1:
+            others = others[1:]
+        count = max(wanted, min(len(paths), _MOST_PATHS)) if wanted >= _FEW_BLOCKS else wanted
+        chosen.append(tuple(sorted(list(dict.fromkeys((*paths, *others)))[:count])))
+    return tuple(chosen)
+
+
 # -- sizes --
 
 
@@ -181,7 +222,7 @@ def _near(
 ) -> tuple[Sizes, records.Job]:
     """The task's own sizes, or independent dimensions halved until the tensors are affordable with the same code."""
     task, sizes, job, kernels = candidate.task, candidate.task.sizes, own, [one.kernel for one in own.plan.launches]
-    while _held_bytes(task, sizes, _drawn_sizes(task, sizes, independent)) > _MOST_BYTES:
+    while _held_bytes(task, sizes, drawn_sizes(task, sizes, independent)) > _MOST_BYTES:
         halved = [one for one in task.free if one.name in independent and sizes[one.name] % (2 * one.multiple_of) == 0]
         for one in sorted(halved, key=lambda one: -sizes[one.name]):
             fewer = task.complete({**sizes, one.name: sizes[one.name] // 2})
@@ -198,14 +239,14 @@ def _near(
 # -- inputs --
 
 
-def _drawn_sizes(task: Task, sizes: Sizes, independent: tuple[str, ...]) -> Sizes:
+def drawn_sizes(task: Task, sizes: Sizes, independent: tuple[str, ...]) -> Sizes:
     """Few indices of independent dimensions. If that is too much to draw, fewer of others too; then values are not
     judged."""
     drawn = {name: _REPEATED if name in independent and size > 2 * _REPEATED else size for name, size in sizes.items()}
     followed = {name for one in task.dimensions if one.formula is not None for name in one.formula.names}
     others = tuple(one.name for one in task.free if one.name not in {*independent, *followed})
     for names, most in ((independent, _FEW_ELEMENTS), (others, _MOST_ELEMENTS)):
-        while names and _elements(task, drawn) > most:
+        while names and elements(task, drawn) > most:
             longest = max(names, key=lambda name: drawn[name])
             if drawn[longest] <= _LEAST_REPEATED:
                 break
@@ -213,7 +254,7 @@ def _drawn_sizes(task: Task, sizes: Sizes, independent: tuple[str, ...]) -> Size
     return task.complete(drawn)
 
 
-def _elements(task: Task, sizes: Sizes) -> int:
+def elements(task: Task, sizes: Sizes) -> int:
     return sum(spec.numel for spec in task.specs(sizes).values())
 
 
@@ -226,7 +267,7 @@ def _held_bytes(task: Task, sizes: Sizes, drawn: Sizes) -> int:
     )
 
 
-def _inputs(task: Task, sizes: Sizes, case: Case) -> tuple[InputTensor, ...]:
+def sample_inputs(task: Task, sizes: Sizes, case: Case) -> tuple[InputTensor, ...]:
     contents = draw_inputs(task, case)
     few, given = task.specs(case.sizes), task.specs(sizes)
     made = []

@@ -10,7 +10,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation
-from tilewright.records import Case, CaseResult, CaseStatus, Task, TensorSpec, UncoveredLine, WrittenPart, WrongValues
+from tilewright.records import (
+    Case,
+    CaseResult,
+    CaseStatus,
+    FollowedAddresses,
+    Task,
+    TensorSpec,
+    UncoveredLine,
+    WrittenPart,
+    WrongValues,
+)
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.verify.accepted_sizes import Accepts
 from tilewright.verify.block_sample import OWN_SEED, BlockSample, NotSampled, resample_blocks, sample_blocks
@@ -127,8 +137,10 @@ class BlockTrial:
         further_values: tuple[str, ...],
         *,
         alone: bool = False,
+        followed: FollowedAddresses | None = None,
     ) -> None:
         """`alone`: there is no smaller call, so this one is judged with every kind of values."""
+        self._followed = followed
         self._further_values = further_values
         self._alone = alone
         self._trial = trial
@@ -175,7 +187,7 @@ class BlockTrial:
     def sample(self) -> Wrong | CaseResult | None:
         """Run some blocks and judge what they wrote; None where nothing could be judged."""
         start = time.monotonic()
-        sample = sample_blocks(self._trial.candidate, self._device, self._independent)
+        sample = sample_blocks(self._trial.candidate, self._device, self._independent, self._followed)
         self._sample = sample
         if isinstance(sample, NotSampled):
             return None

@@ -41,6 +41,7 @@ from tilewright.verify.cases import (
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.minimum_work import needed_inputs, too_little_work
+from tilewright.verify.own_addresses import Followed, follow_own_call, refuted, written_twice
 from tilewright.verify.scheduled import scheduled_cases, several_of_each
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
@@ -84,6 +85,7 @@ class Referee:
         self.times = Times()  # of the last verdict
         self._skip_if_slower: SkipIfSlower | None = None  # for the current one
         self._further: tuple[str, ...] | None = None  # cached kinds of values
+        self._followed: Followed = {}  # cached, for attempts with the same code and launches
 
     def __enter__(self) -> Referee:
         """Warm up a reference on this machine's GPU while the first candidate is written."""
@@ -336,18 +338,20 @@ class Referee:
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
             call = Case(self._task.sizes, 1)
-            self._say("counting what it moves at the task's own sizes")
-            short = too_little_work(trial.candidate, self._emulator, self.needed_inputs)
-            if short is not None:
-                return Rejected(short, _right(trial))
-            outcome = self._own_call(trial)
+            followed = self._follow(trial)
+            if isinstance(followed, Rejected):
+                return followed
+            outcome = self._own_call(trial, followed)
             if isinstance(outcome, Rejected):
                 return outcome
             trial.note(outcome.note)
+            trial.note(f"every block's addresses at the task's own sizes: {followed}")
+            followed = replace(followed, paths=())  # which blocks were judged is not to be known
             if not outcome.judged and not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
             seen = outcome.is_looked_at and not outcome.judged
-            return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen, limits, seen)
+            notes = tuple(trial.notes)
+            return records.Passed(tuple(results), notes, outcome.uncovered, outcome.unseen, limits, seen, followed)
         return records.Passed(tuple(results), tuple(trial.notes), limits=limits)
 
     def _own_call_alone(self, trial: Trial) -> Verdict:
@@ -355,17 +359,36 @@ class Referee:
         unsupported = Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
         if self._gpu is not None or plan_cases(self._task):
             return unsupported
-        short = too_little_work(trial.candidate, self._emulator, self.needed_inputs)
-        outcome = Rejected(short) if short is not None else self._own_call(trial, alone=True)
+        followed = self._follow(trial)
+        if isinstance(followed, Rejected):
+            return followed
+        outcome = self._own_call(trial, followed, alone=True)
         if isinstance(outcome, Rejected) or not outcome.judged:
             return outcome if isinstance(outcome, Rejected) else unsupported
         unseen = outcome.unseen or "a part of it was run, and the task has no smaller call to run whole"
-        return records.Passed(tuple(trial.results), (*trial.notes, outcome.note), outcome.uncovered, unseen)
+        notes = (*trial.notes, outcome.note, f"every block's addresses at the task's own sizes: {followed}")
+        return records.Passed(tuple(trial.results), notes, outcome.uncovered, unseen, addresses=followed)
 
-    def _own_call(self, trial: Trial, *, alone: bool = False) -> Rejected | BlockTrial:
+    def _follow(self, trial: Trial) -> Rejected | records.FollowedAddresses:
+        """Follow where all blocks of the own call write and read; where not all that, what a few of them move."""
+        self._say("following every address at the task's own sizes")
+        candidate, independent = trial.candidate, self._independent
+        followed = follow_own_call(candidate, self._emulator, independent, self._followed)
+        evidence = refuted(candidate, followed, self.needed_inputs)
+        if evidence is None and (not followed.followed or followed.reads_left):
+            self._say("counting what it moves at the task's own sizes")
+            evidence = too_little_work(candidate, self._emulator, self.needed_inputs)
+        if evidence is None and followed.twice:
+            evidence, unknown = written_twice(candidate, self._emulator, followed, independent)
+            followed = replace(followed, twice_left=unknown)
+        return followed if evidence is None else Rejected(evidence, _right(trial))
+
+    def _own_call(
+        self, trial: Trial, followed: records.FollowedAddresses, *, alone: bool = False
+    ) -> Rejected | BlockTrial:
         """Sample blocks of the full-size call, and run further cases until the code it executes was judged."""
-        further = self._further_values()
-        own = BlockTrial(trial, self._emulator, self._judges.here, self._independent, further, alone=alone)
+        further, judge = self._further_values(), self._judges.here
+        own = BlockTrial(trial, self._emulator, judge, self._independent, further, alone=alone, followed=followed)
         self._say("running some blocks at the task's own sizes")
         outcome = own.sample()
         if isinstance(outcome, Wrong):

@@ -30,19 +30,17 @@ Axis = tuple[int, ...] | None  # the dimensions that an operation goes over; () 
 
 @dataclass(frozen=True)
 class Value:
-    """An expression and its dimensions. `level`: how closely its operator binds, 5 where it needs no brackets."""
+    """An expression and its dimensions."""
 
     code: str
     dimensions: Dimensions
-    level: int = 5
 
     @property
     def atom(self) -> str:
-        return self.operand(5)
-
-    def operand(self, level: int) -> str:
-        """The code as an operand of what binds at that level."""
-        return self.code if self.level >= level else f"({self.code})"
+        """The code as what binds most closely, in brackets if need be."""
+        body = ast.parse(self.code, mode="eval").body
+        is_atom = isinstance(body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript, ast.Constant))
+        return self.code if is_atom else f"({self.code})"
 
 
 @dataclass
@@ -142,13 +140,12 @@ class Builder:
                 size = bound.get(made.values[6:], (made.values[6:],))
                 _refuse_unknown(made.name, size)
                 self.tensors[place] = replace(made, values=f"index {size[0]}")
-        dimensions = self._result(operation, value, texts, bound, axis)
+        dimensions = self._result(operation, value, {**texts, **_same_sides(values, bound)}, bound, axis)
         try:
-            body = ast.parse(last, mode="eval").body
+            ast.parse(last, mode="eval")
         except SyntaxError:
             raise unread(f"{operation.says} does not go {goes_over(axis or ())}") from None
-        is_atom = isinstance(body, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
-        return Value(last, dimensions, 5 if is_atom else 0)
+        return Value(last, dimensions)
 
     def _adapted(self, operation: Operation, first: Value | None, axis: Axis) -> Operation:
         """The operation as it is after one on images, or over a dimension that is not the last."""
@@ -242,7 +239,9 @@ class Builder:
             return tuple(one for place, one in enumerate(value.dimensions) if place not in gone)
         if operation.gives is None:
             return value.dimensions
+        sides = iter(texts.get("sides", "").split())
         parts = (one.strip() for one in fill(operation.gives, texts, {}).split(","))
+        parts = (next(sides, one) if one == UNKNOWN else one for one in parts)
         known = (bound.get(one, (one if one.isdigit() else UNKNOWN,)) for one in parts if one)
         return self.settled(tuple(chain(*known)))
 
@@ -310,6 +309,15 @@ def _refuse_unknown(name: str, dimensions: Dimensions) -> None:
 
 
 # -- numbers --
+
+
+def _same_sides(numbers: Mapping[str, Any], bound: Bound) -> dict[str, str]:
+    """The sides of a result of windows that keep them."""
+    window, stride, padding = (numbers.get(one) for one in ("window", "stride", "padding"))
+    if not (isinstance(window, int) and isinstance(padding, int) and stride == 1):
+        return {}
+    keeps = padding * 2 == numbers.get("dilation", 1) * (window - 1)
+    return {"sides": " ".join(one for one in ("depth", "height", "width", "length") if one in bound)} if keeps else {}
 
 
 def _numbers(operation: Operation, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -386,7 +394,7 @@ def _checked_axis(operation: Operation, axis: Axis, said: str, dimensions: Dimen
     if not operation.goes_over:
         if axis is not None and operation.axis != "last":
             raise NotUnderstood(f'"{said}" cannot be said of {operation.says}')
-        if axis not in (None, (-1,), (rank - 1,), (-2, -1)):
+        if axis not in (None, (-1,), (rank - 1,)) and (axis != (-2, -1) or operation.kind != "map"):
             raise NotUnderstood(f"{operation.says} goes over the last dimension only")
         return None
     axis = axis if axis is not None else () if operation.axis == "all" else (-1,)

@@ -18,8 +18,8 @@ from typing import Any
 from tilewright.records import DType
 from tilewright.words.text import joined, stem, stems, words_of
 
-FILES = ("rows", "elements", "matrices", "images", "attention", "moves", "losses", "models")
-_DESCRIBED = ("images", "losses", "models", "attention", "moves")
+FILES = ("rows", "elements", "matrices", "images", "attention", "moves", "losses", "models", "gradients", "science")
+_DESCRIBED = ("images", "losses", "models", "attention", "moves", "gradients", "science")
 _TENSOR = re.compile(r"\s*(\w+)(?:: ?(\w+))?\[([^\]]*)\](?: = ([^,]+))?\s*(?:,|$)")
 
 
@@ -106,7 +106,9 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        return parsed_arguments(self.takes)
+        sides = 3 if "depth" in self.takes else 2 if "height" in self.takes else 1
+        slots = {"taps": ", ".join(["taps"] * sides), **self.slots}
+        return parsed_arguments(re.sub(r"\{(\w+)\}", lambda one: slots.get(one[1], one[1]), self.takes))
 
     def with_options(self, names: tuple[str, ...]) -> Operation:
         found = self
@@ -254,25 +256,24 @@ def operative() -> frozenset[str]:
 
 
 @cache
-def _index() -> tuple[list[tuple[Operation, frozenset[str], dict[str, int]]], dict[str, float]]:
+def _index() -> tuple[list[tuple[Operation, frozenset[str], frozenset[str]]], dict[str, float]]:
     """The stems and joined phrases of each entry; and the weight of each stem, high where few entries have it."""
-    entries = []
-    for one in operations().values():
-        phrases = {key: len(key) for key in map(joined, one.phrases)}
-        entries.append((one, stems(one.says, *one.phrases) - fillers(), phrases))
+    some = operations().values()
+    entries = [(o, stems(o.says, *o.phrases) - fillers(), frozenset(map(joined, o.phrases))) for o in some]
     counts = Counter(word for _, own, _ in entries for word in own)
     return entries, {word: math.log(1 + len(entries) / count) for word, count in counts.items()}
 
 
 def nearest(words: str, n: int = 3) -> tuple[Operation, ...]:
-    """The entries that share most with the words, the nearest first; none where no telling word is shared."""
-    stems = [stem(word) for word in words_of(words)]
-    runs = {"".join(stems[a:b]) for a in range(len(stems)) for b in range(a + 1, min(len(stems), a + 7) + 1)}
-    entries, weights = _index()
+    """The entries that share most with the words, the nearest first; none where they share little or nothing."""
+    said = [stem(word) for word in words_of(words)]
+    runs = {"".join(said[a:b]) for a in range(len(said)) for b in range(a + 1, min(len(said), a + 7) + 1)}
+    content, (entries, weights) = set(said) - fillers(), _index()
     found = []
     for one, own, phrases in entries:
-        shared = sum(weights[word] for word in (set(stems) - fillers()) & own)
-        whole = max((length for key, length in phrases.items() if key in runs), default=0)
-        found.append((whole + shared / math.sqrt(1 + len(own)), one))
+        named = max(map(len, phrases & runs), default=0)
+        shared = content & own - harmless()
+        if named or 3 * len(shared) >= len(content):
+            found.append((named + sum(weights[word] for word in shared) / math.sqrt(1 + len(own)), one))
     found.sort(key=lambda pair: -pair[0])
     return tuple(one for score, one in found[:n] if score > 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from tilewright.words.catalogue import Operation, contents, hints, operations, parsed_arguments, vocabulary
+from tilewright.words.catalogue import Operation, contents, hints, operations, vocabulary
 from tilewright.words.errors import unread
 from tilewright.words.steps import NEGATIONS, THEN, Step, tensors, words_in
 from tilewright.words.text import listed, stem
@@ -31,6 +31,7 @@ class Facts:
         self.notes: list[str] = []
         self.used: set[int] = set()
         self.bound: dict[str, str] = {}
+        self.lone: list[tuple[str, str]] = []  # sizes without a name
 
     def _text(self, start: int, end: int) -> str:
         return " ".join(one.text for one in self.tokens[start:end])
@@ -73,7 +74,7 @@ class Facts:
                     step.options += [o.name for o in step.operation.options if o.name == name]
                 else:
                     self.left.append(f"{step.numbers[name]}, from below or from above,")
-        return sizes, shapes, layout
+        return sizes + self.lone, shapes, layout
 
     def _give(self, place: int, token: Token, sizes: list[tuple[str, str]]) -> None:
         role, value, noun = token.value
@@ -89,7 +90,6 @@ class Facts:
                     step.give(each, text)
                     break
             else:
-                self._choose_by_size(name)
                 if name not in vocabulary()["bound"] and name != "image":
                     self.left.append(token.text)
                     continue
@@ -98,18 +98,6 @@ class Facts:
                 if reducing and over and name in ("rows", "tokens", "sequence", "channels"):
                     reducing.axis, reducing.axis_said = "rows?", token.text
                 sizes.append((noun if len(noun) == 1 else name, text))
-
-    def _choose_by_size(self, role: str) -> None:
-        """A size of a dimension that only a variant has asks for it: "8 kv heads"."""
-        for step in self.steps:
-            if any(role in pattern for pattern in _patterns(step.chosen, ())):
-                return
-            for option in step.operation.options:
-                more = (*step.options, option.name)
-                patterns = _patterns(step.operation.with_options(more), ())
-                if any(role in pattern for pattern in patterns) and not step.operation.rivals(more):
-                    step.options.append(option.name)
-                    return
 
     def _take_number(self, place: int, one: Token) -> None:
         """A number without a name goes to the step near it that takes another one."""
@@ -130,6 +118,12 @@ class Facts:
         of_size = after.kind == "size" and after.value[0] in vocabulary()["bound"] and after.text[0].isalpha()
         of_size = of_size and one.text.isdigit()
         large = step is not None and step.operation.bare[:1] == ("window",) and not re.fullmatch(r"\d|1\d", one.text)
+        before = self.tokens[place - 1].kind if place else ""
+        wide = next((s for s in self.steps if s.operation.axis == "last" and s.operation.leads), None)
+        if wide and one.text.isdigit() and int(one.text) > 31 and (before == "dtype" or wide.end == place):
+            self.notes.append(f"{one.text} is taken for the size of the last dimension")
+            self.lone.append(("hidden", one.text))
+            return
         if step is None or not free(step) or far or of_size or large:
             self.left += [] if self._is_told(one.text) else [one.text]
             return
@@ -143,12 +137,17 @@ class Facts:
                 return True
             told = (*one.hints, *one.assume, *one.numbers.values(), *one.params.values(), *step.numbers.values())
             found = re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?", " ".join(told))
-            if abs(float(number_of(Token("number", number)))) in {abs(float(each)) for each in found}:
+            values = {abs(float(each)) for each in found}
+            values |= {round(1 - each, 9) for each in values if 0 < each < 1}
+            if abs(float(number_of(Token("number", number)))) in values:
                 return True
         return False
 
     def _take_shape(self, place: int, one: Token) -> list[Any]:
         """A shape; a small one is a window where a step has one, and a pair the numbers of a step with two."""
+        if self._words(place - 1, place) == ["to"]:
+            self.left.append(f"to {one.text}")  # it is the shape of the result
+            return []
         step = self._nearest(place, lambda one: one.takes_number("window") and "window" not in one.numbers)
         if step is not None and max(one.value) < 16:
             equal = len(set(one.value)) == 1 and len(one.value) < 3
@@ -199,7 +198,10 @@ class Facts:
                 if more and (more[0] in step.options or step.operation.rivals((*step.options, *more))):
                     continue
                 operation = step.operation.with_options((*step.options, *more))
-                fitting = [each for each in _patterns(operation, owners) if _fits(each, one.value)]
+                patterns = _patterns(operation, owners)
+                thin = tuple(side for side in one.value if side != "1")
+                said = one.value if any(_fits(each, one.value) for each in patterns) else thin
+                fitting = [each for each in patterns if _fits(each, said)]
                 if not owners:  # (M, 1) behind an unknown name is no [rows, cols]
                     fitting = [each for each in fitting if each.count("1") >= one.value.count("1")]
                 if not fitting or (owners and len(fitting) < len(_patterns(operation, owners))):
@@ -213,7 +215,12 @@ class Facts:
                 pairs = zip(pattern, one.value, strict=True) if "..." not in pattern else ()
                 sizes += [(n, said) for n, said in pairs if said.isdigit() and n != said and not step.takes_number(n)]
                 return ()
-        self.left.append(f"{' and '.join(owners)} {one.text}".strip())
+        ranks = {len(each) if "..." not in each else 0 for step in self.steps for each in _patterns(step.chosen, ())}
+        alone = not any(t.kind == "layout" for t in self.tokens[:place])
+        if owners or alone or 0 in ranks or len(one.value) in ranks:
+            self.left.append(f"{' and '.join(owners)} {one.text}".strip())
+        else:
+            self.notes.append(f"not used: the shape {one.text}, which no tensor has")
         return ()
 
     def _agrees(self, one: Token, pattern: tuple[str, ...]) -> bool:
@@ -237,7 +244,8 @@ class Facts:
             step.operation = operations()[_PAIRS.get(step.operation.name, step.operation.name)]
         own = [a.name for a in step.chosen.arguments]
         known = {name for one in own for name in _called(one)}
-        if any(len(_called(n)) > 1 and not _called(n) & known for n in many if n not in "abcuw"):
+        others = [n for n in many if len(_called(n)) > 1 and not _called(n) & known and n not in "abcuw"]
+        if others and not (len(others) == 1 < len(many) == len(own)):
             self.left.append(one.text)
             return
         if len(many) == len(own) or (len(many) == len(own) - 1 and set(many) & set(own)):
@@ -256,6 +264,11 @@ class Facts:
             if step is None:
                 step = self._nearest(place, partial(_goes_over, one.value))
             explained = any(contents(one.text) and contents(one.text) <= self._explained(s) for s in self.steps)
+            if one.value == "row" and place not in self.used and any(map(_by_column, self.steps)):
+                explained = False  # "a bias per row"
+            last = [s for s in self.steps if s.end <= place][-1:]
+            if last and step and step.start < last[0].start and THEN & set(self._words(step.end, last[0].start)):
+                step, explained = None, False  # "rmsnorm, then times a gate over dim 0"
             if step is None or (not step.operation.goes_over and explained):
                 self.left += [] if explained else [one.text]
                 continue
@@ -282,7 +295,7 @@ class Facts:
             near = [*self._words(place - 5, place), *after]
             result = {"out", "output", "result", "returns", "return", "to", "into", "as"} & set(before[-2:])
             tensor = (self._words(place - 1, place) or [""])[0]
-            if any(re.match(r"accum|math|comput|calculat|intern|inside|sum|stat|state|everything", t) for t in near):
+            if any(re.match(r"accum(?!ulates32)|math|comput|calcul|intern|inside|stat|everything", t) for t in near):
                 self.notes.append(f'not used: "{one.text}" on the way: kernels compute in f32 anyway')
             elif result or (after in (["out"], ["output"], ["result"]) and (dtype or cast)):
                 to = one.value
@@ -299,6 +312,11 @@ class Facts:
 
     def _explained(self, step: Step) -> frozenset[str]:
         return hints(step.operation.name) - NEGATIONS
+
+
+def _by_column(step: Step) -> bool:
+    """Whether it has one number per column."""
+    return step.operation.kind == "map" and step.chosen.arguments[-1].dimensions == ("cols",)
 
 
 def _goes_over(axis: object, step: Step) -> bool:
@@ -335,8 +353,7 @@ def _fits(pattern: tuple[str, ...], layout: tuple[str, ...]) -> bool:
 
 def _patterns(operation: Operation, owners: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The dimensions of the tensors with these names, of all where there are none."""
-    takes = re.sub(r"\{(\w+)\}", lambda one: str(operation.slots.get(one[1], one[1])), operation.takes)
-    listed = parsed_arguments(takes)
+    listed = [one for one in operation.arguments if operation.slots.get(one.name) != "None"]
     wanted = {name for one in owners for name in _called(one)}
     return [one.dimensions for one in listed if not owners or wanted & {*_called(one.name), *one.name.split("_")}]
 

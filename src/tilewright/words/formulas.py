@@ -24,41 +24,14 @@ from tilewright.words.steps import Step
 from tilewright.words.text import joined, plain, stem, stems
 from tilewright.words.tokens import tokens
 
-_USUAL = {"alpha": "2.0", "beta": "0.5", "eps": "1e-5", "temperature": "0.7", "tau": "0.7", "mu": "0.5"}
-_USUAL |= {"sigma": "2.0", "scale": "0.125", "t": "0.7", "T": "0.7", "s": "2.0"}  # numbers, where none is given
-_ROLES = {  # what a name is, by how it is used; "" is anyhow
-    "number": {"": "alpha beta eps temperature tau mu sigma scale", "divides": "t T s"},
-    "size": {"root": "d n d_k dk", "counts": "d n d_k dk"},
-    "vector": {"": "bias weight gamma", "scales": "w", "gains": "g", "shifts": "b"},
-    "unclear": {"operand": "a c d k m n p s t"},  # a number or a tensor
-}
-_SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.MatMult: "@"}
-_SIGNS |= {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
-_LEVELS = {">": 0, ">=": 0, "<": 0, "<=": 0, "+": 1, "-": 1, "*": 2, "/": 2, "@": 2, "**": 4}
+_SIGNS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult, ast.Gt, ast.GtE, ast.Lt, ast.LtE)
 _MODULES = ("torch", "F", "nn", "nn.functional", "torch.nn.functional")
 _AS_SIGNS = {"matmul": ast.MatMult, "mm": ast.MatMult, "pow": ast.Pow}
 _EXTREMES = {"max": "maximum", "maximum": "maximum", "min": "minimum", "minimum": "minimum"}
 _APART = ("where", "maximum", "minimum")  # functions of elements with operands of any kind
-_COUNTED = frozenset(_ROLES["size"]["root"].split())
-_MEANT = {"norm": "l2 norm", "gather": "torch gather", "F.binary_cross_entropy": "bce on probabilities"}
+_COUNTED = frozenset(("d", "n", "d_k", "dk"))
 _SHORT = re.compile(r"[a-zA-Z]{1,2}(_?\d)?|[wWx][a-z_]{1,2}|[WX]_?\w{1,5}|pred\w*|[a-z]+(_[a-z\d]+)+")
 _TARGET = re.compile(r"([A-Za-z]\w*) ?= ?(?!=)")
-_TURNED = r"\^T(?!\w)"
-_TURNS = (
-    (r"(?<![\w.])([A-Z])([A-Z])(?=\^T)", r"\1 @ \2"),
-    (rf"(\w){_TURNED}", r"\1.T"),
-    (r"(?<=[\w)]) (?=[A-Za-z](?:\.T)?$|[A-Za-z](?:\.T)? |[A-Z]\b)(?<![@*/+,-] )", " @ "),
-)
-_REWRITES = (
-    *((r" squared\b", "**2"), (" plus ", " + "), (" minus ", " - "), (" times ", " * ")),
-    (r"\|([^|]+)\|", r"abs(\1)"),
-    (r"\^", "**"),
-    (r"\.t\(\)|\.transpose\(-1, -2\)|\.transpose\(-2, -1\)", ".T"),
-    (r"(?<![\w.])e\*\*(\w+|\((?:[^()]|\([^()]*\))*\))", r"exp(\1)"),
-    (r"(?<![\w.])(\d+(?:\.\d+)?)(?!e[-+]?\d)([a-zA-Z](?![\w(]))", r"\1*\2"),
-    (r"^([a-z0-9 ]*?[a-z0-9]) of (\([^()]*\))$", r"\1\2"),
-    (r"\b([a-z][a-z0-9]*) (?=(?:[a-z0-9]+ )*[a-z0-9]+\()", r"\1_"),
-)
 
 
 @dataclass(frozen=True)
@@ -115,7 +88,8 @@ def _parsed(text: str, known: Collection[str]) -> Formula | None:
     target = _TARGET.match(text)
     source = text[target.end() :] if target else text
     source, over_rows = re.subn(r"\b(mean|sum) over (?:all |the )*(?:tokens|rows|samples) of (.+)$", r"\1(\2)", source)
-    for pattern, instead in (*(_TURNS if re.search(_TURNED, source) else ()), *_REWRITES):
+    told = vocabulary()["formulas"]
+    for pattern, instead in (*(told["turns"] if re.search(r"\^T(?!\w)", source) else ()), *told["rewrite"]):
         source = re.sub(pattern, instead, source)
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -173,7 +147,8 @@ def _is_formula(body: ast.expr, known: Collection[str]) -> bool:
     if not all(_entry(one) for one in ast.walk(body) if isinstance(one, ast.Call)):
         return False
     tensors = {one for one in letters(body) if one in known or _may_be_tensor(one)}
-    others = " ".join((*_ROLES["number"].values(), *_ROLES["size"].values(), *_ROLES["vector"].values(), "pi"))
+    roles = vocabulary()["formulas"]["roles"]
+    others = " ".join([*roles["number"].values(), *roles["size"].values(), *roles["vector"].values(), "pi"])
     return bool(tensors) and letters(body) - tensors <= {*others.split()}
 
 
@@ -181,9 +156,10 @@ def _is_formula(body: ast.expr, known: Collection[str]) -> bool:
 def _may_be_tensor(name: str) -> bool:
     """Whether a name stands for a tensor: the catalogue has such tensors, or it is short and no word."""
     functions = [operations().get(one) for one in (name, f"row_{name}")]
-    if name in _ROLES["number"][""].split() or any(one and len(one.arguments) < 2 for one in functions):
-        return len(name) == 1
     told = vocabulary()
+    numbers = told["formulas"]["roles"]["number"]["anyhow"].split()
+    if name in numbers or any(one and len(one.arguments) < 2 for one in functions):
+        return len(name) == 1
     own = {one.name for operation in operations().values() for one in operation.arguments}
     if name in own | {*told["tensors"].split(), *told["tensor_names"]}:
         return len(name) == 1 or name not in told["sizes"]  # a shift or a margin may be a number
@@ -196,7 +172,8 @@ def _phrase(node: ast.Call) -> str:
     name = _function(node)
     if name == "kl_div":
         raise unread("F.kl_div takes log-probabilities; write the formula, or say KL divergence of logits")
-    return _MEANT.get(str(_literal(node.func)), _MEANT.get(name, re.sub(r"(?<=[a-z])_", " ", name)))
+    meant = vocabulary()["formulas"]["meant"]
+    return str(meant.get(_literal(node.func), meant.get(name, re.sub(r"(?<=[a-z])_", " ", name))))
 
 
 def _entry(node: ast.Call) -> Operation | None:
@@ -226,7 +203,7 @@ def _operands(node: ast.AST) -> list[ast.expr]:
         case ast.UnaryOp(op=ast.USub(), operand=one):
             return [one]
         case ast.BinOp(op=op, left=left, right=right) | ast.Compare(ops=[op], left=left, comparators=[right]):
-            return [left, right] if type(op) in _SIGNS else []
+            return [left, right] if isinstance(op, _SIGNS) else []
         case ast.Call(args=[_, _, *_]) if _function(node) in _APART:
             return node.args
     return []
@@ -235,7 +212,7 @@ def _operands(node: ast.AST) -> list[ast.expr]:
 def _uses(body: ast.expr) -> Iterator[tuple[str, str]]:
     """Names and how each is used: as an operand, as a factor, in a product, under a root, dividing."""
     said = letters(body)
-    elementwise = "x" in said and not _has_product(body)
+    elementwise, usual = "x" in said and not _has_product(body), vocabulary()["formulas"]["usual"].keys()
     for node in ast.walk(body):
         parts = _operands(node)
         both = [one.id if isinstance(one, ast.Name) else "" for one in parts]
@@ -247,9 +224,9 @@ def _uses(body: ast.expr) -> Iterator[tuple[str, str]]:
             case ast.BinOp(op=ast.Add(), left=left):
                 with_vector = both if elementwise and "a" not in said else both[1:] if _has_product(left) else []
                 yield from ((name, "shifts") for name in with_vector)
-            case ast.BinOp(op=ast.Div(), left=left, right=right) if letters(right) <= _USUAL.keys() | _COUNTED:
+            case ast.BinOp(op=ast.Div(), left=left, right=right) if letters(right) <= usual | _COUNTED:
                 yield from ((name, "divides") for name in letters(right))
-                if _has_product(left) or not _elements(left) - _USUAL.keys():
+                if _has_product(left) or not _elements(left) - usual:
                     yield from ((name, "counts") for name in letters(right))
             case ast.BinOp(op=ast.Pow(), right=right) if _literal(right) in (0.5, -0.5):
                 yield both[0], "root"
@@ -284,7 +261,8 @@ class _Writer:
         if len({one.lower() for one in self.letters}) < len(self.letters) and not self.has_product:
             raise unread(f'"{formula.text}" has names that differ in case only, which could be one tensor or two')
         uses = list(_uses(self.body))
-        self.roles = {one: self._role(one, {"", *(use for name, use in uses if name == one)}) for one in self.letters}
+        used = {one: {"anyhow", *(use for name, use in uses if name == one)} for one in self.letters}
+        self.roles = {one: self._role(one, some) for one, some in used.items()}
         self.values: dict[str, Value] = {}
         self.sizes: dict[str, str] = {}
         self.inner = ""  # the dimension that the last product sums over
@@ -303,13 +281,13 @@ class _Writer:
             return "number"
         if name in self.given:
             return "tensor"
-        for role, known in _ROLES.items() if "@" not in uses else ():
+        for role, known in vocabulary()["formulas"]["roles"].items() if "@" not in uses else ():
             if not any(name in known.get(use, "").split() for use in uses):
                 continue
             if name == "beta" and "gamma" in self.letters:
                 return "vector"
             if role != "unclear":
-                return role
+                return str(role)
             if name not in self.builder.renamed.values() and ("x" in self.letters or self.has_product):
                 raise unread(
                     f'whether {name} in "{self.formula.text}" is a number or a tensor cannot be told; '
@@ -398,7 +376,7 @@ class _Writer:
             self.sizes.setdefault(name, self.inner or (wanted if self.is_matrix else self.first or wanted)[-1])
             return Value(name, ())
         if role == "number":
-            self.builder.params.setdefault(name, (_USUAL | self.formula.numbers)[name])
+            self.builder.params.setdefault(name, (vocabulary()["formulas"]["usual"] | self.formula.numbers)[name])
             return Value(name, ())
         if name not in self.values:
             if name in self.given and len(self.given[name].shape) == 1 < len(wanted):
@@ -420,7 +398,9 @@ class _Writer:
             raise unread("a product in a formula is of two matrices")
         self.builder.join(one.dimensions[-1:], other.dimensions[:1])
         self.inner = one.dimensions[1]
-        return Value(f"{one.operand(2)} @ {other.operand(3)}", (one.dimensions[0], other.dimensions[1]), 2)
+        left, right = (ast.parse(side.code, mode="eval").body for side in (one, other))
+        code = ast.unparse(ast.BinOp(left, ast.MatMult(), right))
+        return Value(code, (one.dimensions[0], other.dimensions[1]))
 
     def _elementwise(self, node: ast.expr, parts: list[ast.expr], wanted: Dimensions) -> Value:
         """An operation on elements that broadcast. What is more than a name says the dimensions of the others."""
@@ -436,13 +416,14 @@ class _Writer:
             short = ("1",) * (len(long) - len(short)) + short
             found = tuple(b if a == "1" else a for a, b in zip(long, short, strict=True))
         first, *others = (values[place] for place in range(len(parts)))
-        if isinstance(node, ast.UnaryOp):
-            return Value(f"-{first.operand(3)}", found, 3)
-        if isinstance(node, (ast.BinOp, ast.Compare)):
-            sign = _SIGNS[type(node.op if isinstance(node, ast.BinOp) else node.ops[0])]
-            level = _LEVELS[sign]
-            left, right = first.operand(level + (sign == "**")), others[0].operand(level + 1)
-            return Value(f"{left} {sign} {right}", found, level)
+        sides = [ast.parse(one.code, mode="eval").body for one in (first, *others)]
+        match node:
+            case ast.UnaryOp(op=sign):
+                return Value(ast.unparse(ast.UnaryOp(sign, *sides)), found)
+            case ast.BinOp(op=sign):
+                return Value(ast.unparse(ast.BinOp(sides[0], sign, sides[1])), found)
+            case ast.Compare(ops=signs):
+                return Value(ast.unparse(ast.Compare(sides[0], signs, sides[1:])), found)
         assert isinstance(node, ast.Call)
         function, bound = _function(node), {"maximum": "min", "minimum": "max"}.get(_function(node))
         number = next((one for one in (first, *others) if not one.dimensions), None)
@@ -464,7 +445,8 @@ class _Writer:
         if axis is None and entry.goes_over:
             is_method = "." in str(_literal(node.func)) and entry.axis != "last"
             again = not self._tensors(_elements(subject))  # of what has one element per row: mean(logsumexp(x))
-            axis = () if reduces and (is_method or again) else self.formula.axis
+            whole = reduces and node is self.body and entry.name == "row_mean" and len(self._tensors(self.letters)) > 1
+            axis = () if reduces and (is_method or again or whole) else self.formula.axis
         first = None
         is_new = isinstance(subject, ast.Name) and subject.id not in self.values
         if not is_new or operation.arguments[0].dimensions == ("...",) or (len(own) == 1 and wanted):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from tilewright.records import Specification
-from tilewright.words.catalogue import names, operations
+from tilewright.words.catalogue import names, operations, vocabulary
 from tilewright.words.errors import NotUnderstood, SeveralReadings, unread
 from tilewright.words.formulas import Formula, letters, read_formula
 from tilewright.words.reading import read_rest, read_tokens
@@ -22,8 +21,7 @@ _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+"
 _UNITS = {"": (1,), "k": (1000, 1024), "m": (10**6, 1 << 20)}
 _UNITS |= {"thousand": (1000,), "million": (10**6,), "billion": (10**9,)}
 _PARTS = re.compile(r"(?:[^,;:()\[\].]|\.(?!\s|$)|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\[[^\]]*\])+")
-_LINKS = re.compile(r"(\s(?:where|then|and|with|so|but|ie|i\.e\.|given|is|on|over|in|for|-)\s)")
-_ENDS = re.compile(r",? (?:in|for|on|over|along|with) |, |;|\. |,? (?:and )?then | followed by | -> ")
+_LINKS = re.compile(r"(\s(?:where|then|and|with|so|but|ie|i\.e\.|given|is|on|over|in|for)\s| - (?=[a-z]{2,}\b))")
 _OPERATOR = re.compile(r"[a-zA-Z\])] ?(?:\*\*?|/|@|\+|-|\^) ?[\w(]|\w\(|\.T\b|\d ?\* ?[a-zA-Z(]")
 _TARGET = re.compile(r"(?<![\w.])([A-Za-z]\w*) ?= ?(?!=)")
 _SOME = r"(\w{1,6}(?:(?:,| and|, and) \w{1,6})*)"
@@ -34,6 +32,8 @@ _CALL = re.compile(r"(?:\b(?:torch\.)?(?:nn|F|torch|nn\.functional)\.)?\b([A-Za-
 def read(words: str, shapes: Mapping[str, str]) -> Specification:
     """The reference for a request in words; raises `NotUnderstood`, and `SeveralReadings` where it may mean several."""
     text = re.sub(r"\s+", " ", words).strip()
+    for pattern, instead in vocabulary()["first"]:
+        text = re.sub(pattern, instead, text)
     if text.count(" ") > _MOST_WORDS:
         raise unread(f"the request has more than {_MOST_WORDS} words")
     made = _specification(text, shapes)
@@ -68,41 +68,35 @@ def _is_among(number: float, units: tuple[int, ...], values: set[float]) -> bool
 
 
 def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
-    problem: NotUnderstood | None = None
+    """By the formula that the whole text is, else by its words, else by the formula within it."""
     numbers = _scalars(text)
     known = {*shapes, *numbers, *_TARGET.findall(text)}
-    found = _formula_of(text, known)
-    if found is None:
+    formula, rest, label = read_formula(text, known), "", ""
+    problem: NotUnderstood | None = None
+    if formula is None:
         said = _called(text)
         if re.fullmatch(r"[\w.]+\(.*", said) and not re.search(r"\) \w|\), ", said):
-            raise unread(
-                f'"{text}" is not read as a formula; its names may be letters such as x and y, gate, weight and bias'
-            )
+            raise unread(f'"{text}" is not read as a formula; its names may be letters such as x, y and weight')
         try:
             return written(text, read_tokens(text, tokens(said), shapes), None, shapes)
         except SeveralReadings:
             raise
         except NotUnderstood as error:
-            problem, found = error, _formula_inside(text, known)
+            found = _formula_inside(text, known)
             if found is None:
                 raise
-    formula, rest, label = found
+            problem, (formula, rest, label) = error, found
     numbers = {one: value for one, value in numbers.items() if one in letters(formula.body)}
     for name in numbers:
         rest = _SCALARS.sub("", re.sub(rf"\b{name} ?= ?-?[\d.]+", "", rest))
     try:
-        request = Request()
-        if rest.strip(" ,;.") or label:
-            request = read_rest(text, tokens(_called(rest)), shapes)
-            request = _labelled(text, label, request) if label else request
+        request = read_rest(text, tokens(_called(rest)), shapes) if rest.strip(" ,;.") or label else Request()
+        request = _labelled(text, label, request) if label else request
         if any("@" in one.operation.code for one in request.steps) and not re.search(r"\bthen\b|\bfollowed\b", rest):
             raise unread(f'whether "{rest.strip(" ,")}" is the product of the formula or another one is not clear')
         return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
-        if label and problem is None:  # what the formula explains may be named before it
-            with suppress(NotUnderstood):
-                return written(text, read_tokens(text, tokens(_called(text)), shapes), None, shapes)
-        raise problem or error from None
+        raise (problem if label and problem else error) from None
 
 
 def _scalars(text: str) -> dict[str, str]:
@@ -111,20 +105,6 @@ def _scalars(text: str) -> dict[str, str]:
     usual = ("2.0", "3.0", "0.5", "-1.5", "0.25", "1.5")
     given = re.findall(rf"\b([A-Za-z]\w*) ?= ?(-?(?:{_NUMBER}))(?![\w.]| ?[*/+@^(-])", text)
     return {**dict(zip((one for one in dict.fromkeys(said) if one != "and"), usual, strict=False)), **dict(given)}
-
-
-def _formula_of(text: str, known: set[str]) -> tuple[Formula, str, str] | None:
-    """The formula that a request begins with, what is said after it, and what it is called before it."""
-    label, _, rest = text.partition(": ")
-    said, label = (rest, label) if rest else (text, "")
-    cuts = [len(said), *(one.start() for one in reversed(list(_ENDS.finditer(said))))]
-    for part, after, before in ((text, "", ""), *((said[:cut], said[cut:], label) for cut in cuts)):
-        if re.search(r"\w ?= ?[a-zA-Z(]", after):
-            return None  # a statement of its own
-        formula = read_formula(part, known) if part is text or _OPERATOR.search(part) else None
-        if formula is not None:
-            return formula, after, before
-    return None
 
 
 def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | None:
@@ -140,14 +120,14 @@ def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | No
     last = [one for _, _, one in said if not any(one.target in some for some in used)]
     defined = {one.target: one.body for _, _, one in said if one is not last[0]} if len(last) == 1 else {}
     formula = last[0].substituted(defined) if len(last) == 1 and len(defined) == len(said) - 1 else None
-    alone = len(said) == 1 and not last[0].target and re.match(r"[a-z]+ ", last[0].text)  # negate x, x + y
+    alone = len(said) == 1 and not last[0].target and re.match(r"[a-z]{2,} ", last[0].text)  # negate x, x + y
     if formula is None or formula.target in defined or alone:
         return None
     before, after = text[: min(one[0] for one in said)], text[max(one[1] for one in said) :]
     between = text[len(before) : len(text) - len(after)]
     for start, end, _ in said:
         between = between.replace(text[start:end], " ")
-    return formula, after.strip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
+    return formula, after.strip(" ,;.!").lstrip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
 
 
 def _formula_at(piece: str, known: set[str]) -> tuple[int, Formula] | None:
@@ -175,6 +155,7 @@ def _labelled(text: str, label: str, request: Request) -> Request:
     some = tokens(label)
     loose = [one.text for one in some if one.kind in ("number", "shape", "layout", "axis")]
     loose += [one.text for one in some if one.text in ("not", "no", "without", "except", "then", "->", "+")]
+    loose += [one.text for one in some[-1:] if one.text in ("of", "to", "by", "from")]
     if loose:
         raise unread(f'it is not understood what {", ".join(loose)} means in "{text}"')
     named = tuple((one.value[2], one.value[1]) for one in some if one.kind == "size")

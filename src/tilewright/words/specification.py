@@ -47,6 +47,7 @@ def written(words: str, request: Request, formula: Formula | None, shapes: Mappi
     first = renamed.get(plain.builder.tensors[0].name, plain.builder.tensors[0].name)
     rank = len(given[first].shape) if first in given else plain.rank_of_words(first)
     _choose_layouts(request, given, renamed)
+    _drop_absent(request, given, renamed)
     return _Draft(request, formula, given, renamed, rank).specification(shapes)
 
 
@@ -486,6 +487,15 @@ def _choose_layouts(request: Request, given: Given, renamed: dict[str, str]) -> 
         if not found and (wrong := unfit(arguments, only_heads=True)):
             read = ", ".join(wrong[0])
             raise unread(f"the shape is read as [{read}], which makes too many heads; give it in that order")
+
+
+def _drop_absent(request: Request, given: Given, renamed: dict[str, str]) -> None:
+    """Where the other tensors of a step are given and its bias is not, it goes without."""
+    for step in request.steps if len(given) > 1 else ():
+        absent = {one.name for one in step.chosen.arguments[1:] if renamed.get(one.name, one.name) not in given}
+        option = next((one for one in step.operation.options if absent and {*one.drops} == absent), None)
+        if option and option.name not in step.options and len(absent) < len(step.chosen.arguments) - 1:
+            step.options.append(option.name)
 
 
 def _many_heads(dimensions: Dimensions, shape: tuple[int, ...]) -> bool:

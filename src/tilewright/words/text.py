@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from difflib import get_close_matches
 
 _SIGNS = str.maketrans(
     {"×": "x", "✕": "x", "⋅": "*", "·": "*", "−": "-", "–": "-", "—": ", ", "’": "'", "“": '"', "”": '"', "⊙": "*"}
@@ -72,31 +73,8 @@ def joined(phrase: str) -> str:
 ARTICLES = listed("a an the its their")
 
 
-def distance(one: str, other: str, most: int) -> int:
-    """The edit distance of two words, a swap of neighbours counted as one; `most` + 1 where it is more."""
-    if abs(len(one) - len(other)) > most:
-        return most + 1
-    before, last = list(range(len(other) + 1)), [0]
-    two_before = before
-    for i, a in enumerate(one, 1):
-        last = [i]
-        for j, b in enumerate(other, 1):
-            best = min(before[j] + 1, last[-1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
-                best = min(best, two_before[j - 2] + 1)
-            last.append(best)
-        two_before, before = before, last
-    return last[-1]
-
-
 def spelled(word: str, known: frozenset[str]) -> str | None:
     """The one known word that a mistyped word must be; None where there is none, or there are several."""
-    most = 0 if len(word) < 4 else 1 if len(word) < 7 else 2
-    for reach in range(1, most + 1):
-        near = {one for one in known if len(one) >= 4 and distance(word, one, reach) <= reach}
-        stems = {stem(one) for one in near}
-        if len(stems) == 1:
-            return min(near, key=len)
-        if stems:
-            return None
-    return None
+    alike = [one for one in known if len(one) > 3 and one[0] == word[0] and abs(len(one) - len(word)) < 3]
+    near = get_close_matches(word, alike, 3, 0.84)
+    return min(near, key=len) if len({stem(one) for one in near}) == 1 else None

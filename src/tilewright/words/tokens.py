@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -38,12 +38,23 @@ class Token:
     stem: str = ""
 
 
+Find = Callable[[list[Token], int], tuple[list[Token], int] | None]
+
+
 def tokens(words: str) -> list[Token]:
     """The tokens of a request, with sizes and the like as one token each."""
     found = list(_split(_prepared(words)))
-    for turn in (_corrected, _dtypes, _layouts, _axes, _sizes, _named_tensors):
-        found = list(turn(found))
+    for find in (_correction, _dtype, _layout, _axis, _size, _named_tensors):
+        found = list(_scanned(found, find))
     return found
+
+
+def _scanned(some: list[Token], find: Find) -> Iterator[Token]:
+    """The tokens, with what is found from a place on instead of what it is found in."""
+    place = 0
+    while place < len(some):
+        found, place = find(some, place) or ([some[place]], place + 1)
+        yield from found
 
 
 # -- text --
@@ -130,15 +141,12 @@ def number_of(token: Token) -> str:
     return _whole(token.text)
 
 
-def _corrected(some: list[Token]) -> Iterator[Token]:
-    """Words that are mistyped, as they are meant; `value` has what was typed."""
-    known, right = _known()
-    for one in some:
-        if one.kind == "word" and one.stem not in right and len(one.text) > 4 and one.text.isalpha():
-            meant = spelled(one.text, known)
-            if meant is not None and one.text[0] in meant[:2]:
-                one = replace(one, text=meant, stem=stem(meant), value=one.text)
-        yield one
+def _correction(some: list[Token], place: int) -> tuple[list[Token], int] | None:
+    """A word that is mistyped, as it is meant; `value` has what was typed."""
+    one, (known, right) = some[place], _known()
+    mistyped = one.kind == "word" and one.stem not in right and len(one.text) > 4 and one.text.isalpha()
+    meant = spelled(one.text, known) if mistyped else None
+    return ([replace(one, text=meant, stem=stem(meant), value=one.text)], place + 1) if meant else None
 
 
 @cache
@@ -181,17 +189,11 @@ def _texts(some: list[Token]) -> str:
     return " ".join(one.text for one in some)
 
 
-def _dtypes(some: list[Token]) -> Iterator[Token]:
-    place = 0
-    while place < len(some):
-        said = _phrase_at(some, place, "dtypes")
-        half = some[place].text == "half" and said is not None and said[1] == place + 1
-        if said is None or (half and not _is_dtype(some, place)):
-            yield some[place]
-            place += 1
-        else:
-            yield Token("dtype", _texts(some[place : said[1]]), said[0])
-            place = said[1]
+def _dtype(some: list[Token], place: int) -> tuple[list[Token], int] | None:
+    said = _phrase_at(some, place, "dtypes")
+    if said is None or (some[place].text == "half" and said[1] == place + 1 and not _is_dtype(some, place)):
+        return None
+    return [Token("dtype", _texts(some[place : said[1]]), said[0])], said[1]
 
 
 def _is_dtype(some: list[Token], place: int) -> bool:
@@ -207,19 +209,14 @@ def _is_dtype(some: list[Token], place: int) -> bool:
 # -- layouts --
 
 
-def _layouts(some: list[Token]) -> Iterator[Token]:
-    place, told = 0, vocabulary()["layouts"]
-    while place < len(some):
-        one = some[place]
-        said = _letters(some, place) if one.text in ("(", "[") or one.kind == "word" else None
-        if one.kind == "word" and one.text in told:
-            said = (tuple(told[one.text].split()), place + 1)
-        if said is None or _is_call(some, place, said[1]):
-            yield one
-            place += 1
-        else:
-            yield Token("layout", _texts(some[place : said[1]]), said[0])
-            place = said[1]
+def _layout(some: list[Token], place: int) -> tuple[list[Token], int] | None:
+    one, told = some[place], vocabulary()["layouts"]
+    said = _letters(some, place) if one.text in ("(", "[") or one.kind == "word" else None
+    if one.kind == "word" and one.text in told:
+        said = (tuple(told[one.text].split()), place + 1)
+    if said is None or _is_call(some, place, said[1]):
+        return None
+    return [Token("layout", _texts(some[place : said[1]]), said[0])], said[1]
 
 
 def _letters(some: list[Token], place: int) -> tuple[tuple[str, ...], int] | None:
@@ -257,27 +254,21 @@ def _is_call(some: list[Token], place: int, end: int) -> bool:
 # -- dimensions --
 
 
-def _axes(some: list[Token]) -> Iterator[Token]:
-    """Dimensions that are said with a preposition before them, or by themselves as "rowwise"."""
-    place = 0
-    while place < len(some):
-        start = place
-        while start < len(some) and (some[start].text in _BEFORE_AXIS or some[start].text in ARTICLES):
-            start += 1
-        before = [one.text for one in some[place:start] if one.text not in ARTICLES]
-        said = _axis_at(some, start, before[-1] if before else some[place - 1].text if place else "")
-        if said is None:
-            yield some[place]
-            place += 1
-            continue
-        yield Token("axis", _texts(some[place : said[1]]), said[0])
-        place = said[1]
-        sized = [one.text for one in some[place : place + 3]]
-        if sized[:1] == ["("] and sized[2:] == [")"] and some[place + 1].kind == "number":
-            role = _phrase_at(some, start, "sizes")  # "over the hidden dim (1024)"
-            if role is not None:
-                yield Token("size", _texts(some[start : place + 3]), (role[0], _whole(sized[1]), ""))
-                place += 3
+def _axis(some: list[Token], place: int) -> tuple[list[Token], int] | None:
+    """A dimension that is said with a preposition before it, or by itself as "rowwise"."""
+    start = place
+    while start < len(some) and (some[start].text in _BEFORE_AXIS or some[start].text in ARTICLES):
+        start += 1
+    before = [one.text for one in some[place:start] if one.text not in ARTICLES]
+    said = _axis_at(some, start, before[-1] if before else some[place - 1].text if place else "")
+    if said is None:
+        return None
+    axis, end = said
+    found, sized = [Token("axis", _texts(some[place:end]), axis)], some[end : end + 3]
+    role = _phrase_at(some, start, "sizes")  # "over the hidden dim (1024)"
+    if role and [one.text for one in sized[::2]] == ["(", ")"] and sized[1].kind == "number":
+        return [*found, Token("size", _texts(some[start : end + 3]), (role[0], number_of(sized[1]), ""))], end + 3
+    return found, end
 
 
 def _axis_at(some: list[Token], place: int, before: str) -> tuple[Any, int] | None:
@@ -338,17 +329,10 @@ def _named_axis(some: list[Token], place: int, before: str) -> tuple[str, int] |
 # -- sizes --
 
 
-def _sizes(some: list[Token]) -> Iterator[Token]:
-    """Sizes and settings by their names: batch 32, 8 heads, eps=1e-6, kernel size 3."""
-    place = 0
-    while place < len(some):
-        said = _size_before(some, place) or _size_after(some, place)
-        if said is None:
-            yield some[place]
-            place += 1
-        else:
-            yield Token("size", _texts(some[place : said[1]]), said[0])
-            place = said[1]
+def _size(some: list[Token], place: int) -> tuple[list[Token], int] | None:
+    """A size or a setting by its name: batch 32, 8 heads, eps=1e-6, kernel size 3."""
+    said = _size_before(some, place) or _size_after(some, place)
+    return ([Token("size", _texts(some[place : said[1]]), said[0])], said[1]) if said else None
 
 
 def _size_before(some: list[Token], place: int) -> tuple[tuple[str, str, str], int] | None:
@@ -425,31 +409,22 @@ def _has_number(some: list[Token], place: int) -> bool:
 # -- tensors --
 
 
-def _named_tensors(some: list[Token]) -> Iterator[Token]:
+def _named_tensors(some: list[Token], place: int) -> tuple[list[Token], int] | None:
     """Names of tensors after one another: "of a and b", "q, k, v", "between prediction and target"."""
-    place = 0
-    while place < len(some):
-        many, end = [], place
-        while end < len(some) and _is_tensor(some, end):
-            many.append(some[end].text)
-            end += 1
-            joins = end
-            while joins < len(some) and joins < end + 2 and some[joins].text in (",", "and", "&", "/"):
-                joins += 1
-            beside = {some[end - 1].text, *(one.text for one in some[joins : joins + 1])} <= set("qkvpgm")
-            if (joins == end and not beside) or not (joins < len(some) and _is_tensor(some, joins)):
-                break
-            end = joins
-        if len(many) < 2:
-            yield some[place]
-            place += 1
-        else:
-            yield Token("names", _texts(some[place:end]), tuple(many))
-            place = end
+    many, end, at = [], place, place
+    while _is_tensor(some, at):
+        many.append(some[at].text)
+        end = at = at + 1
+        while at < min(len(some), end + 2) and some[at].text in (",", "and", "&", "/"):
+            at += 1
+        beside = {one.text for one in (some[end - 1], *some[at : at + 1])} <= set("qkvpgm")
+        if at == end and not beside:
+            break
+    return ([Token("names", _texts(some[place:end]), tuple(many))], end) if len(many) > 1 else None
 
 
 def _is_tensor(some: list[Token], place: int) -> bool:
-    one = some[place]
+    one = some[place] if place < len(some) else Token("", "")
     if one.kind != "word" or (one.text == "x" and place + 1 < len(some) and some[place + 1].kind == "number"):
         return False
     return one.text in vocabulary()["tensors"].split() or re.fullmatch(r"[a-z]\d?", one.text) is not None

@@ -92,6 +92,10 @@ def test_without_a_gpu_it_says_how_to_time_it(tmp_path: Path, monkeypatch: pytes
         "not timed against PyTorch: no GPU here. Modelled for H200: 9.00 us, eager 18.0 us (2.00x; its 2 kernels at "
         "the speed of a copy), 11% of the roofline"
     )
+    assert not finished(made(measurement=beside)).is_slower
+    slow = finished(made(measurement=replace(modelled(9.0), eager_us=9.2, eager_kernels=1)))
+    assert slow.speed.endswith(". It may be no faster than eager: time it before you use it")
+    assert slow.is_slower
     assert "time it on a GPU with: tilewright bench k.cu --reference run-1 --shape x=1000:f32\n" in said(made())
     own = made(task=replace(TASK, origin=Origin.FUNCTION), request=Request("mine.py:double_it"))
     assert finished(own).time_with == "tilewright bench k.cu --reference mine.py:double_it --shape x=1000:f32"

@@ -64,9 +64,11 @@ class EmulatorEngine:
         program = self._program(job)
         report(Progress(RunStage.INPUTS))
         try:
-            contents = {one.name: input_bytes(one) for one in job.inputs}
+            contents = {one.name: input_bytes(one) for one in job.inputs if one.name not in job.emulation.unknown}
         except ContentError as error:
             raise JobFault(FaultKind.BROKEN_JOB, str(error)) from error
+        if job.emulation.addresses:
+            return self._followed(job, program, contents)
         run = self._run(job, program, contents, report)
         report(Progress(RunStage.RETURNING))
         outputs, *others = (
@@ -75,6 +77,14 @@ class EmulatorEngine:
         )
         emulated = replace(run.emulated, written=written_parts(job, run.memory))
         return records.Completed(job.id, label(self.profile), outputs, (), emulated, other_outputs=tuple(others))
+
+    def _followed(self, job: Job, program: Program | None, contents: dict[str, Bytes]) -> records.Completed:
+        from tilewright.devices.emulation.address_run import follow_addresses  # needs the compiled core
+
+        if program is None:
+            raise JobFault(FaultKind.BROKEN_JOB, "no step launches a kernel, so there are no addresses to follow")
+        found = follow_addresses(job, program, contents)
+        return records.Completed(job.id, label(self.profile), (), (), addresses=found)
 
     def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:

@@ -28,6 +28,9 @@ class Perturbation:
     seed: int | None = None  # of the schedule of warps and blocks; None: in order
     place: int | None = None  # of the tensors' addresses; None: consecutive
     poison: int = POISON_BYTE  # the byte that fills unwritten registers and memory
+    fill: bytes = b""  # of registers, shared and local memory instead, repeated
+    inherits: bool = False  # they hold what earlier blocks left
+    packed: bool = False  # tensors and shared variables lie side by side
 
 
 class PlanMemory:
@@ -35,7 +38,7 @@ class PlanMemory:
 
     def __init__(self, circumstances: Perturbation | None = None) -> None:
         circumstances = circumstances or Perturbation()
-        self.memory = GlobalMemory(circumstances.place)
+        self.memory = GlobalMemory(circumstances.place, packed=circumstances.packed)
         self._poison = circumstances.poison
         self._specs: dict[str, TensorSpec] = {}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, storage_bytes, tensor_copy
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import MAP_BYTES, LaunchOptions, LaunchRequest, LaunchResult, encoded_map
 from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 from tilewright.records import (
@@ -144,7 +145,7 @@ def edge_blocks(grid: Dim3, wanted: int | None) -> tuple[int, ...] | None:
 
 
 def launch_request(
-    launch: PackedLaunch, maps: Sequence[TensorMap], memory: PlanMemory, options: LaunchOptions
+    launch: PackedLaunch, maps: Sequence[TensorMap], memory: PlanMemory | GlobalMemory, options: LaunchOptions
 ) -> LaunchRequest:
     """The launch for the emulator, with addresses and TMA descriptors filled in."""
     block = bytearray(launch.block_template)
@@ -203,12 +204,14 @@ class _Run:
     _incomplete: dict[str, None] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
     _sampled: bool = False
+    _launches: int = 0
 
     def step(self, step: PackedLaunch | LibraryCall) -> None:
         if isinstance(step, LibraryCall):
             target = next(buffer for buffer in self.plan.buffers if buffer.name == step.target)
             run_library_step(step, target, self.memory)
-            self.memory.memory.begin_launch()  # the next launch overlaps nothing
+            self.memory.memory.begin_launch()  # the next launch follows no other
+            self.memory.memory.end_launch(awaited=False, awaited_first=False)
             return
         result = self._launch(step)
         self._used += result.thread_instructions
@@ -232,14 +235,25 @@ class _Run:
         wanted = self.emulation.sampled_blocks
         by_edges = self.emulation.sample_edges
         blocks = edge_blocks(launch.grid, wanted) if by_edges else sampled_blocks(total, wanted, edges=False)
+        if self.emulation.chosen_blocks:
+            blocks = self.emulation.chosen_blocks[self._launches] or None
+        self._launches += 1
         if blocks is not None and launch.cooperative:
             raise LaunchNotEmulable(
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
             )
         self._sampled = self._sampled or blocks is not None
         left = max(self.emulation.instruction_budget - self._used, 1)
-        seed, poison = self.circumstances.seed, self.circumstances.poison
-        options = LaunchOptions(self.emulation.checks, seed, left, self.emulation.workers, blocks, poison=poison)
+        given = self.circumstances
+        options = LaunchOptions(
+            self.emulation.checks,
+            given.seed,
+            left,
+            self.emulation.workers,
+            blocks,
+            fill=given.fill or bytes((given.poison,)),
+            inherits=given.inherits,
+        )
         try:
             request = launch_request(launch, self.plan.maps, self.memory, options)
             if not self.program.overlaps_launches:

@@ -6,11 +6,13 @@ After the last of several, the plan is called again on the memory that it left, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.contents import POISON_BYTE
+from tilewright.devices.emulation.leftovers import constant_fills, mixed_fill, widths_of
 from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory
 from tilewright.devices.emulation.plan_run import Announce, PlanOutcome, announce_nothing, run_plan
 from tilewright.records import BoundPlan, Check, EmulatedRun, Emulation, FindingKind, FindingRecord
@@ -75,16 +77,12 @@ class _Runs:
     returned: Sequence[str]
     announce: Announce
 
-    def run(self, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
-        memory = self.make_memory(circumstances)
-        return _noted(run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce))
-
     def again(self, used: PlanMemory, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         """The next call, in order, on the memory that the last one left, with fewer checkers."""
-        memory = self.make_memory(circumstances)
-        memory.inherit(used, self.plan.buffers)
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
-        in_order = replace(circumstances, seed=None)
+        in_order = replace(circumstances, seed=None, inherits=True, packed=True)
+        memory = self.make_memory(in_order)
+        memory.inherit(used, self.plan.buffers)
         return _noted(run_plan(self.program, self.plan, memory, quick, in_order, self.announce))
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
@@ -92,26 +90,44 @@ class _Runs:
 
     def settled(self, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         """A run in which reads of uninitialised memory are findings only if the results depend on them."""
-        outcome = self.run(emulation, circumstances)
+        memory = self.make_memory(circumstances)
+        outcome = _noted(run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce))
         found = outcome.emulated.findings
         read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
-        if not read or not outcome.succeeded or not self._independent_of_poison(outcome, emulation, circumstances):
+        if not read or not outcome.succeeded or not self._indifferent(outcome, read, emulation, circumstances):
             return outcome
         return _apart(outcome, read)
 
-    def _independent_of_poison(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Perturbation) -> bool:
-        """Whether every poison gives the same results and no further findings."""
+    def _indifferent(
+        self, outcome: PlanOutcome, reads: Sequence[FindingRecord], emulation: Emulation, circumstances: Perturbation
+    ) -> bool:
+        """Whether whatever may be in unwritten memory gives the same results and no further findings."""
         known = {_key(one) for one in outcome.emulated.findings}
-        quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.UNINITIALISED)
-        for poison in _POISONS:
-            if poison == circumstances.poison:
-                continue
-            again = self.run(quick, replace(circumstances, poison=poison))
+        quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
+        used = outcome.memory
+        for other in self._other_contents(reads, emulation, circumstances):
+            memory = self.make_memory(other)
+            memory.memory.remains = used.memory.remains
+            again = _noted(run_plan(self.program, self.plan, memory, quick, other, self.announce))
             if not again.succeeded or any(_key(one) not in known for one in again.emulated.findings):
                 return False
             if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
                 return False
         return True
+
+    def _other_contents(
+        self, reads: Sequence[FindingRecord], emulation: Emulation, circumstances: Perturbation
+    ) -> Iterator[Perturbation]:
+        """What earlier blocks left, twice; the other poisons; a mixture; and, in order, the kernels' constants."""
+        yield from (replace(circumstances, inherits=True),) * 2
+        yield from (replace(circumstances, poison=poison) for poison in _POISONS if poison != circumstances.poison)
+        if self.program is None:
+            return
+        module, widths = self.program.module, widths_of(reads)
+        fills = [mixed_fill(module, widths, zlib.crc32(f"{emulation.seed} {self.plan}".encode()))]
+        if circumstances.seed is None and emulation.schedules > 1:
+            fills += constant_fills(module, widths)
+        yield from (replace(circumstances, fill=fill) for fill in fills)
 
 
 def _noted(outcome: PlanOutcome) -> PlanOutcome:

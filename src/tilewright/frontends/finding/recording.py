@@ -93,7 +93,7 @@ class Recording:
 def record(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
     """Call the model once, without gradients."""
     recorder = _Recorder(model)
-    with torch.no_grad(), recorder.hooked(), _WholeAttention(recorder), recorder:
+    with torch.no_grad(), recorder.hooked(), _FusedOperations(recorder), recorder:
         recorder.profiled(lambda: model(*args, **kwargs))
     return Recording(recorder.operations, recorder.calls)
 
@@ -101,7 +101,7 @@ def record(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def record_function(function: Callable[..., Any], *args: Any) -> list[Operation]:
     """The operations of one call of a function."""
     recorder = _Recorder(torch.nn.Module())
-    with torch.no_grad(), recorder:
+    with torch.no_grad(), _FusedOperations(recorder), recorder:
         function(*args)
     return recorder.operations
 
@@ -197,27 +197,31 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return
 
 
-class _WholeAttention(TorchFunctionMode):
-    """Sees PyTorch's attention as the one operation that it is on a GPU, where another device takes it apart."""
+class _FusedOperations(TorchFunctionMode):
+    """Sees as one operation what PyTorch runs as one kernel on a GPU, where another device takes it apart."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        whole = func is torch.nn.functional.scaled_dot_product_attention and args and not args[0].is_cuda
-        if not whole:
+        tensors = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, torch.Tensor)]
+        if func not in _FUSED or tensors[0].is_cuda or self._recorder.muted:
             return func(*args, **(kwargs or {}))
         self._recorder.muted = True
         try:
             made = func(*args, **(kwargs or {}))
         finally:
             self._recorder.muted = False
-        query, key, value = map(layout_of, args[:3])
-        flops = 4.0 * query.size_bytes / query.dtype.itemsize * key.shape[-2]
-        name = "aten.scaled_dot_product_attention"
-        self._recorder.operations.append(Operation(name, (query, key, value), (layout_of(made),), flops, False))
+        reads = tuple(map(layout_of, tensors))
+        flops = 0.0
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            flops = 4.0 * tensors[0].numel() * tensors[1].shape[-2]
+        self._recorder.operations.append(Operation(f"aten.{func.__name__}", reads, (layout_of(made),), flops, False))
         return made
+
+
+_FUSED = (torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.rms_norm, torch.rms_norm)
 
 
 def _stand_ins(value: Any) -> Any:

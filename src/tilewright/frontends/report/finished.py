@@ -38,6 +38,7 @@ _DECLINES = (
     records.SizeLimit.FORMER_NOTE,
 )  # begin sentences on what a file declines
 _SAME = 0.005  # of a time: less is no difference
+_MODELLED_GAIN = 1.05  # over eager: a modelled gain below this says nothing
 
 
 @dataclass(frozen=True)
@@ -166,11 +167,13 @@ def speed_words(made: Made) -> tuple[str, bool]:
         return made.why_untimed or "it has no time: why is not on record", False
     roofline = runs.fraction_words(timing)
     if not isinstance(timing, records.Measured):
-        times = f"{microseconds(timing.time_us)} us"
+        times, slow = f"{microseconds(timing.time_us)} us", False
         if timing.eager_us:
             ratio, kernels = timing.eager_us / timing.time_us, runs.number_of(timing.eager_kernels, "kernel")
             times += f", eager {microseconds(timing.eager_us)} us ({ratio:.2f}x; its {kernels} at the speed of a copy)"
-        return f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}", False
+            slow = ratio < _MODELLED_GAIN
+        told = f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}"
+        return told + ". It may be no faster than eager: time it before you use it" * slow, slow
     groups: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
     beside = []
     for one in timing.baselines:

@@ -11,24 +11,15 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, frag
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.places.text import PlacedKernel, product_text
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_CUDA = sections("attention/text")
 
 LOG2_E = "1.4426950408889634"
 
-POWER = """\
-__device__ __forceinline__ float power_of_two(float v) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
-  return power;
-}
-"""
-PAIR = """\
-// Two numbers in a register, the first in its lower half.
-__device__ __forceinline__ uint32_t pair(float x, float y) {
-  @type both = @rounded(x, y);
-  return *reinterpret_cast<uint32_t*>(&both);
-}
-"""
+POWER = _CUDA["power"]
+PAIR = _CUDA["pair"]
 
 
 _COMMON = "product scored shared_row inverse head unit rest lane heads rows keys depth columns scale result"

@@ -14,15 +14,11 @@ from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
 from tilewright.playbook.places.vectors import Known, across_warp, each_element, guarded, over_vectors
 from tilewright.playbook.row_program import NumberKind
+from tilewright.playbook.templates import sections
 
-POWER = """\
-// 2 to the power of v: exponentials are of v times log2(e).
-__device__ __forceinline__ float power_of_two(float v) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
-  return power;
-}
-"""
+_CUDA = sections("class_losses/structures")
+
+POWER = _CUDA["power"]
 _LOG2_E = "1.44269504f"
 
 

@@ -11,23 +11,11 @@ side: high, low, high of x, and high, high / 2048, low of a weight; and the prod
 
 from __future__ import annotations
 
-PARTS_OF_EIGHT = """\
-// Eight channels of a position in k, three elements for each: the high part, the low one, and the high one again.
-// Together they are x to 2^-22 of it, or to 2^-36.
-struct Parts {
-  uint4 packed[3];
-  __device__ __forceinline__ Parts(const float (&x)[8]) {
-    unrolled for (int chunk = 0; chunk < 3; ++chunk) {
-      float v[8];
-      unrolled for (int i = 0; i < 8; ++i) {
-        const float whole = x[(chunk * 8 + i) / 3], low = (whole - __half2float(__float2half_rn(whole))) * 2048.f;
-        v[i] = (chunk * 8 + i) % 3 == 1 ? low : whole;  // which is rounded to the high part when it is packed
-      }
-      packed[chunk] = Eight(v).packed;
-    }
-  }
-};
-"""
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("convolutions/hopper_parts")
+
+PARTS_OF_EIGHT = _CUDA["parts_of_eight"]
 # Elements below 2^-22, and weights below 2^-25 of a filter's largest, keep fewer than 14 bits: two of a warp's elements
 # are too many, and such a weight counts for more.
 NOTING_PARTS = {

@@ -16,21 +16,13 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature
 from tilewright.playbook.products.layouts import Tensor
 from tilewright.playbook.products.program import Extent
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("convolutions/means")
 
 _AXES = ("z", "y", "x")
 
-_BLOCK_SUM = """\
-// The values of all threads of the block added up, in the first thread.
-__device__ __forceinline__ float block_sum(float value, float* of_warps) {
-  unrolled for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(~0u, value, offset);
-  __syncthreads();  // what was there has been read
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = 0.0f;
-  for (int warp = 0; warp < THREADS / 32; ++warp) total += of_warps[warp];
-  return total;
-}
-"""
+_BLOCK_SUM = _CUDA["block_sum"]
 
 
 @dataclass(frozen=True)

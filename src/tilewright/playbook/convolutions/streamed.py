@@ -13,13 +13,15 @@ from functools import cached_property
 
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution, Window
-from tilewright.playbook.convolutions.streamed_kernel import AGAIN, BODY, DEVICE, DIRECT, STAGE, WEIGHTS
 from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Extent
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_CUDA = sections("convolutions/streamed")
 
 _POSITIONS = 128  # of a consumer's tile, along the width
 _CHANNELS = 16  # of a slot
@@ -160,7 +162,7 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
     grid, block = f"{per_row} * @row_tiles", "(CONSUMERS + 1) * 128, @smem"
     kernel = text.launched("convolve", grid, block, pairs, "THREADS, 1", _body(text, streams))
     tap = "(TAPS - 1 - tap)" if convolution.transposed else "tap"
-    weights = worded(WEIGHTS, {"weight_at": _weight_at(streams, "c", "f0 + f", "tap"), "tap": tap})
+    weights = worded(_CUDA["weights"], {"weight_at": _weight_at(streams, "c", "f0 + f", "tap"), "tap": tap})
     kind = "tf32" if streams.is_tf32 else "f16"
     multiply = wgmma((streams.filters,), kind, (False, False), (32, 64, 128), in_registers=True)
     made = text.fragment(
@@ -168,7 +170,7 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
         _constants(text, streams),
         [BARRIERS + SHOW],
         [multiply],
-        [DEVICE],
+        [_CUDA["device"]],
         [weights],
         text.finish.function,
         kernel,
@@ -247,18 +249,18 @@ def _body(text: ConvolutionText, streams: Streams) -> list[str]:
     finish = text.finish
     sums = [f"sum[made][{e // 2}][i + {e % 2 * 2}] * by" for e in range(4)]
     words: dict[str, str | list[str]] = {
-        "again": "" if streams.is_tf32 else AGAIN,
+        "again": "" if streams.is_tf32 else _CUDA["again"],
         "again_at": _weight_at(streams, "c", "first_filter + k", _backwards(streams)),
         "again_made": finish.call("total[k]"),
-        "staged": STAGE,
+        "staged": _CUDA["stage"],
         "made": finish.call_read("value[k][i]", "[k][i]"),
         "there": finish.arrays("[4][4]"),
         "from": finish.pointers("@ + at + owned.begin + lane"),
         "read": finish.reads("[k][i]", "has", "i * 32"),
-        "direct": DIRECT,
+        "direct": _CUDA["direct"],
         "four": ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums)),
     }
-    return worded(BODY, words).splitlines()
+    return worded(_CUDA["body"], words).splitlines()
 
 
 def _backwards(streams: Streams) -> str:

@@ -7,14 +7,16 @@ take no registers: bytes are always under way.
 
 from __future__ import annotations
 
-from tilewright.playbook.bulk_text import COPYING, STORING
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution, Window
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.tiles import PACK
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_COPIES = sections("bulk_copies")
 
 _MOST_TAPS = 32  # weights in the registers of a thread, beside its sums
 _NARROWEST, _WIDEST = 128, 2048  # columns of x: enough threads, and several rows in shared memory
@@ -57,7 +59,7 @@ def strip_convolution(convolution: Convolution, op_line: str, choices: Choices =
     parameters = [*text.parameters("in_y", "out_y"), ("unsigned strips", "@strips")]
     grid, bounds = f"@strips * @images * {convolution.groups}", "THREADS, RESIDENT / THREADS"
     kernel = text.launched(f"{text.name}_strips", grid, "THREADS, @room", parameters, bounds, _body(text))
-    pieces = [_constants(text), [PACK], [COPYING], [STORING], text.finish.function, kernel]
+    pieces = [_constants(text), [PACK], [_COPIES["copying"]], [_COPIES["storing"]], text.finish.function, kernel]
     return text.fragment(_header(text), *pieces)
 
 

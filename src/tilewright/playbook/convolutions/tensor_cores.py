@@ -26,40 +26,14 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Extent, Operand
 from tilewright.playbook.products.tensor_cores import ASYNC_COPY, EXACT_SUMS, TILE_COPY, Side, fragment_pieces
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_CUDA = sections("convolutions/tensor_cores")
 
 _MOST_BITS = 31  # a bit for every tap along every axis, and one for what lies beyond the last channel
 
 _MOST_PHASES = 16  # of a row of results, which a block keeps in shared memory
-
-_TAPS = """\
-// The taps along an axis that a phase of the result has: `count` of them, tap number `first` and every `step`th after
-// it. The first one meets x at `place` from where a position stands in it, and each further one `apart` from there.
-struct Taps {
-  int count, first, step, place, apart;
-};
-template <int KERNEL, int STRIDE, int PAD, int DILATION>
-__device__ __forceinline__ Taps taps_of(int phase) {
-"""
-_PLAIN_TAPS = """\
-  return {KERNEL, 0, 1, -PAD, DILATION};
-}
-"""
-_SPREAD_TAPS = """\
-  int step = 1, first = 0;  // where a step of the taps is a whole number of elements of x
-  while (step * DILATION % STRIDE != 0) ++step;
-  while (first < step && (phase + PAD - first * DILATION) % STRIDE != 0) ++first;
-  const int count = first < min(step, KERNEL) ? (KERNEL - 1 - first) / step + 1 : 0;
-  return {count, first, step, (phase + PAD - first * DILATION) / STRIDE, -(step * DILATION / STRIDE)};
-}
-"""
-_STEP = """\
-// Where a channel's tap lies in x from where a position stands, and the bits of a position for which that is inside.
-struct alignas(8) Entry {
-  int place;
-  unsigned needs;
-};
-"""
 
 
 def can_write(convolution: Convolution) -> bool:
@@ -81,12 +55,12 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
     parameters = text.packed_parameters("channels", "filters", "images", *text.lengths)
     name, grid, block = f"{text.name}_tensor_cores", f"dim3(@tiles, {others})", "32 * WARPS_M * WARPS_N, @shared_bytes"
     kernel = text.launched(name, grid, block, parameters, "THREADS, BLOCKS", kernel_body(text, sides))
-    taps = _TAPS + (_SPREAD_TAPS if convolution.transposed else _PLAIN_TAPS)
+    taps = _CUDA["taps"] + (_CUDA["spread_taps"] if convolution.transposed else _CUDA["plain_taps"])
     return text.fragment(
         _header(text),
         _constants(text, wide),
         [taps],
-        [_STEP],
+        [_CUDA["step"]],
         [ASYNC_COPY],
         [TILE_COPY],
         [

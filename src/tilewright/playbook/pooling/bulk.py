@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from tilewright.playbook.bulk_text import COPYING, STORING
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Read
@@ -13,7 +12,10 @@ from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strips import ROW_IS_USED
 from tilewright.playbook.row_program import Load
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_COPIES = sections("bulk_copies")
 
 _NARROWEST, _WIDEST = 64, 2048  # columns: enough threads, and several rows in shared memory
 _FEW_ROWS = 4  # of the result in a strip, below which rows are read too often
@@ -78,7 +80,7 @@ def bulk(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
         "constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;",
         "constexpr int PARTS = 2, TOGETHER = (LOADED + PARTS - 1) / PARTS;  // copies of a strip, and rows of one",
     ]
-    pieces = [lines, *kernel.pieces(), [ROW_IS_USED], [COPYING], [STORING]]
+    pieces = [lines, *kernel.pieces(), [ROW_IS_USED], [_COPIES["copying"]], [_COPIES["storing"]]]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)
 
 

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.bulk_text import STORING
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
+from tilewright.playbook.templates import sections
 
-_TEAM = """\
-// Waits for the other threads of the team.
-__device__ __forceinline__ void wait_for_team() {
-  if constexpr (TEAMS == 1 || LANES < 32) {
-    __syncthreads();
-  } else if constexpr (LANES == 32) {
-    __syncwarp();
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(LANES) : "memory");
-  }
-}
-"""
-ROW_IS_USED = """\
-// Whether any window of the strip looks at this row of those that it reaches over.
-__device__ constexpr bool row_is_used(int row) {
-  for (int made = 0; made < ROWS; ++made) {
-    const int tap = row - made * STRIDE_Y;
-    if (tap >= 0 && tap < REACH_Y && tap % DILATION_Y == 0) return true;
-  }
-  return false;
-}
-"""
+_COPIES = sections("bulk_copies")
+
+_CUDA = sections("pooling/strips")
+
+ROW_IS_USED = _CUDA["row_is_used"]
 _FEW_HELD = 16  # elements in the registers of a thread, of which a multiprocessor can have all it takes
 _NAMES = "span cells most tile tiles left strips chunks planes units"
 
@@ -67,8 +50,8 @@ def strips(program: PoolProgram, op_line: str) -> Fragment:
         [*kernel.constants(), *_more_constants(kernel)],
         [VECTOR],
         *kernel.pieces(),
-        [_TEAM],
-        *([[STORING]] if slides(kernel) and kernel.is_alone else []),
+        [_CUDA["team"]],
+        *([[_COPIES["storing"]]] if slides(kernel) and kernel.is_alone else []),
         *_used_pieces(kernel),
     ]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)

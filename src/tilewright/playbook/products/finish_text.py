@@ -9,7 +9,10 @@ from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS, STEADY
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.products.program import Contraction, Triangle
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, RowProgram
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_CUDA = sections("products/finish_text")
 
 # Names of the kernels' own text, which no parameter of theirs has.
 RESERVED_WORDS = """
@@ -35,20 +38,7 @@ RESERVED = frozenset(RESERVED_WORDS.split())
 
 # Products finish their sums while nothing is multiplied, so what that costs shows. For results in bf16, whose roundings
 # are eight times its error.
-_GELU_OF_SUM = """\
-// v times the normal curve's share below v, which is 1/2 + (1/2 - q) for positive v and 1/2 - (1/2 - q) for negative v,
-// with q the share beyond |v|: 2 to a polynomial, to 2.5e-4 of itself. One slow instruction, where erf takes several.
-__device__ __forceinline__ float gelu_of(float v) {
-  const float x = fabsf(v);
-  float t = fmaf(x, -2.33249967e-4f, 4.86971691e-3f), q;
-  t = fmaf(x, t, -4.45985130e-2f);
-  t = fmaf(x, t, -4.69682664e-1f);
-  t = fmaf(x, t, -1.14625905f);
-  t = fmaf(x, t, -1.00035951f);
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(q) : "f"(t));
-  return fmaf(x, 0.5f - q, 0.5f * v);
-}
-"""
+_GELU_OF_SUM = _CUDA["gelu_of_sum"]
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, matrix_text, operands
-from tilewright.playbook.products.hopper_shared import SHARED_SUMS
 from tilewright.playbook.products.hopper_sorted import TOLD, unkept_half
 from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some, who_stores
+from tilewright.playbook.templates import sections
 
 
 def consumer(form: Form) -> list[str]:
@@ -125,7 +125,7 @@ def _late_tiles(form: Form) -> list[str]:
         *indented(_added_columns(form)),
         "  wgmma_wait<0>();",
         "  release(before);",
-        *indented(SHARED_SUMS.splitlines()),
+        *indented(sections("products/stream_k")["shared_sums"].splitlines()),
         *indented(_rounding(form)),
         "  unfinished = true;",
         "};",

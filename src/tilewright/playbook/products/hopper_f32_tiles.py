@@ -5,7 +5,10 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, greatest_parameters, kernel
 from tilewright.playbook.products.program import Operand
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_CUDA = sections("products/hopper_f32_tiles")
 
 
 def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
@@ -115,7 +118,9 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         put += ["#pragma unroll", each, f"  {place}", f"  {name}_tile[k][{row}] = {taken};", "}"]
     weighs, empty = form.product.weighs, form.product.empty_rows  # of which a row's weights may all be zero
     divided = " / (total[i / 4] == 0.f ? 1.f : total[i / 4])" if empty else " / total[i / 4]" if weighs else ""
-    of_scores = _OF_SCORES.replace("= most;", "= most == -INFINITY ? 0.f : most;") if empty else _OF_SCORES
+    of_scores = (
+        _CUDA["of_scores"].replace("= most;", "= most == -INFINITY ? 0.f : most;") if empty else _CUDA["of_scores"]
+    )
     lines += of_scores.splitlines() if weighs else []
     lines += [
         "float sum[8][4] = {}, some[8][4] = {};  // a long sum is a sum of sums",
@@ -137,7 +142,7 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         "    }",
         "  if (step % TOGETHER == 0 || k0 + DEPTH >= last) {",
         "    unrolled for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
-        *(_ADD_TOTALS.splitlines() if weighs else []),
+        *(_CUDA["add_totals"].splitlines() if weighs else []),
         "  }",
         "}",
         *(["float most[8];", "for (float& one : most) one = -INFINITY;"] if form.product.greatest else []),
@@ -147,32 +152,9 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
         *_store_of_tile(form, f"sum[i / 4][i % 4]{divided}"),
         "}",
-        *(_GREATEST_OF_ROWS.splitlines() if form.product.greatest else []),
+        *(_CUDA["greatest_of_rows"].splitlines() if form.product.greatest else []),
     ]
     return lines
-
-
-# Of scores whose softmax is multiplied: the greatest of each row; and rows' sums.
-_OF_SCORES = """\
-if (thread < ROWS) {
-  const int groups = (K + 63) / 64;
-  const float* of_groups = greatest + ((size_t)z * M + min(m0 + thread, M - 1)) * groups;
-  float most = -INFINITY;
-  for (int i = 0; i < groups; ++i) most = fmaxf(most, of_groups[i]);
-  greatest_of[thread] = most;
-}
-float total[8] = {}, some_total[8] = {};
-"""
-_ADD_TOTALS = """\
-    unrolled for (int i = 0; i < 8; ++i) total[i] += some_total[i], some_total[i] = 0.f;
-"""
-_GREATEST_OF_ROWS = """\
-unrolled for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
-  unrolled for (int away = 1; away < 16; away *= 2) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], away));
-  const int m = m0 + m_of + i;
-  if (n_of == 0 && m < M) greatest[((size_t)z * M + m) * tiles_n + n0 / COLUMNS] = most[i];
-}
-"""
 
 
 def _store_of_tile(form: Form, sum: str) -> list[str]:

@@ -9,7 +9,6 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_consumer import consumer
 from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters, operands, walk_arguments
-from tilewright.playbook.products.hopper_shared import WAIT_FOR_OTHERS, WALK
 from tilewright.playbook.products.hopper_sorted import (
     NUMBERS,
     SHARE,
@@ -23,6 +22,9 @@ from tilewright.playbook.products.hopper_sorted import (
 )
 from tilewright.playbook.products.hopper_store import pack, pair_functions, unpack
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
+from tilewright.playbook.templates import sections
+
+_STREAM_K = sections("products/stream_k")
 
 
 def device_text(form: Form) -> list[str]:
@@ -47,7 +49,7 @@ def device_text(form: Form) -> list[str]:
         pieces += [*pair_functions(form), *form.finish_function]
         pieces += [""] if form.finish.function else []
     if form.late:
-        return [*pieces, *WALK.splitlines(), "", *_kernel(form)]
+        return [*pieces, *_STREAM_K["walk"].splitlines(), "", *_kernel(form)]
     return [*pieces, *walk(form), "", *_kernel(form)]
 
 
@@ -208,7 +210,7 @@ def _producer(form: Form) -> list[str]:
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         *indented([_TURNS] if turns else []),
         *indented(tiles),
-        *indented(WAIT_FOR_OTHERS.splitlines() if form.late else []),
+        *indented(_STREAM_K["wait_for_others"].splitlines() if form.late else []),
         "}",
         *rest,
     ]

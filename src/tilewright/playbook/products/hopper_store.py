@@ -11,32 +11,18 @@ import re
 from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.products.finish_text import FinishText, kept_sum
 from tilewright.playbook.products.hopper_form import Form
+from tilewright.playbook.templates import sections
 from tilewright.records import DType
+
+_CUDA = sections("products/hopper_store")
 
 PAIRED = (DType.F32, DType.F16, DType.BF16)  # element types of which a kernel loads two neighbours at once
 
 _VECTOR_PAIRS = {
-    DType.F32: """\
-__device__ __forceinline__ float2 pair_at(const float* row, int n, int N) {
-  return n < N ? *reinterpret_cast<const float2*>(row + n) : make_float2(0.f, 0.f);
+    DType.F32: _CUDA["vector_pairs_f32"],
+    DType.F16: _CUDA["vector_pairs_f16"],
+    DType.BF16: _CUDA["vector_pairs_bf16"],
 }
-""",
-    DType.F16: """\
-__device__ __forceinline__ float2 pair_at(const __half* row, int n, int N) {
-  return n < N ? __half22float2(*reinterpret_cast<const __half2*>(row + n)) : make_float2(0.f, 0.f);
-}
-""",
-    DType.BF16: """\
-__device__ __forceinline__ float2 pair_at(const __nv_bfloat16* row, int n, int N) {
-  return n < N ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(row + n)) : make_float2(0.f, 0.f);
-}
-""",
-}
-_SINGLE_PAIR = """\
-template <typename T> __device__ __forceinline__ float2 pair_at(const T* row, int n, int N) {
-  return make_float2(n < N ? static_cast<float>(row[n]) : 0.f, n + 1 < N ? static_cast<float>(row[n + 1]) : 0.f);
-}
-"""
 
 
 def epilogue(form: Form) -> list[str]:
@@ -95,73 +81,15 @@ def _four(form: Form, finish: FinishText) -> list[str]:
     return [*lines, *made]
 
 
-_FOURS = """\
-// Neighbouring lanes exchange two columns, so that each stores four.
-const bool odd = lane % 2;
-@most
-unrolled for (int j = 0; j < BN / 16; ++j) {
-  float v[4], w[4];
-  four(sum + j * 8, j * 16 + lane % 4 * 2, v);
-  four(sum + j * 8 + 4, j * 16 + 8 + lane % 4 * 2, w);
-  @greatest
-  const int n_of_lane = tile.n0 + j * 16 + lane % 2 * 8 + lane % 4 / 2 * 4;
-  unrolled for (int r = 0; r < 2; ++r) {
-    const float x = __shfl_xor_sync(~0u, odd ? v[r * 2] : w[r * 2], 1);
-    const float y = __shfl_xor_sync(~0u, odd ? v[r * 2 + 1] : w[r * 2 + 1], 1);
-    const float4 made = odd ? make_float4(x, y, w[r * 2], w[r * 2 + 1]) : make_float4(v[r * 2], v[r * 2 + 1], x, y);
-    if (m[r] < M && n_of_lane < N) *reinterpret_cast<float4*>(c + row_at[r] * N + n_of_lane) = made;
-  }
-}
-"""
-# Rows that are no whole numbers of 16 bytes.
-_PLAIN = """\
-const uint32_t buffer = c_buffers + consumer * C_BYTES;
-unrolled for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in the warp's rows of the buffer
-  __syncwarp();
-  unrolled for (int j = 0; j < 4; ++j) {
-    float v[4];
-    four(sum + q * 16 + j * 4, q * 32 + j * 8 + lane % 4 * 2, v);
-    const uint32_t to = buffer + row * 128 + ((j * 2 + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * 128), "f"(v[2]), "f"(v[3]) : "memory");
-  }
-  __syncwarp();
-  const int n_of_lane = tile.n0 + q * 32 + lane;
-#pragma unroll 4
-  for (int r = warp * 16; r < warp * 16 + 16; ++r) {
-    float value;
-    const uint32_t from = buffer + r * 128 + ((lane / 4) ^ r % 8) * 16 + lane % 4 * 4;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-    const int m_of_row = tile.m0 + consumer * 64 + r;
-    if (m_of_row < M && n_of_lane < N) c[((size_t)@copy * M + m_of_row) * N + n_of_lane] = @castvalue;
-  }
-}
-"""
-
-
 def _store_plainly(form: Form) -> list[str]:
     cast = "" if form.stored is DType.F32 else f"({form.stored.cpp})"
     copy = "(tile.piece * batch + tile.z)" if form.pieces else "tile.z"
-    return _PLAIN.replace("@copy", copy).replace("@cast", cast).splitlines()
-
-
-_GREATEST = """\
-if (j % 4 == 0) most[0] = most[1] = -INFINITY;
-unrolled for (int r = 0; r < 2; ++r) {
-  if (tile.n0 + j * 16 + lane % 4 * 2 < N) most[r] = fmaxf(most[r], fmaxf(v[r * 2], v[r * 2 + 1]));
-  if (tile.n0 + j * 16 + lane % 4 * 2 + 8 < N) most[r] = fmaxf(most[r], fmaxf(w[r * 2], w[r * 2 + 1]));
-  if (j % 4 < 3) continue;
-  most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
-  most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
-  const int group = tile.n0 / 64 + j / 4;
-  if (lane % 4 == 0 && m[r] < M && group * 64 < N) greatest[row_at[r] * ((N + 63) / 64) + group] = most[r];
-}
-"""
+    return _CUDA["plain"].replace("@copy", copy).replace("@cast", cast).splitlines()
 
 
 def _store_fours(form: Form) -> list[str]:
-    most, greatest = ("float most[2];  // of 64 columns", _GREATEST) if form.product.greatest else ("", "")
-    return worded(_FOURS, {"most": most, "greatest": greatest}).splitlines()
+    most, greatest = ("float most[2];  // of 64 columns", _CUDA["greatest"]) if form.product.greatest else ("", "")
+    return worded(_CUDA["fours"], {"most": most, "greatest": greatest}).splitlines()
 
 
 def who_stores(form: Form) -> str:
@@ -238,7 +166,7 @@ def pair_functions(form: Form) -> list[str]:
     kinds = [one.dtype for one, text in inputs if one.varies and text != form.staged]
     if not kinds:
         return []
-    texts = [_VECTOR_PAIRS[kind] for kind in PAIRED if kind in kinds] if vectors else [_SINGLE_PAIR]
+    texts = [_VECTOR_PAIRS[kind] for kind in PAIRED if kind in kinds] if vectors else [_CUDA["single_pair"]]
     note = "// Elements n and n + 1 of a row of N" + (", which are a whole number of pairs." if vectors else ".")
     return [note, *"".join(texts).rstrip("\n").splitlines()]
 

@@ -10,6 +10,9 @@ from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.finish_text import kept_sum, skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("products/tiles")
 
 _PIECES = "64 | 32 | 16 | 8 | 4 | 2"
 _LEAST_PIECE = 256  # of k
@@ -18,47 +21,7 @@ PIECES_HEADER = (
     "\n\nThe result is too small to fill the GPU: k is cut into PIECES, and a second kernel adds their sums, always in "
     "the same order."
 )
-PACK = """\
-// Elements that move together.
-template <typename T, int WIDTH>
-struct alignas(WIDTH * sizeof(T)) Pack {
-  T at[WIDTH];
-};
-"""
-
-_TILE_COPY = """\
-// A tile of an operand on its way from global memory through registers to shared memory, where it lies as [k][row] in
-// f32 whichever way the operand does. `fetch` starts the loads, `keep` is called a step later: arithmetic runs between.
-template <typename T, bool ALONG_K, int ROWS, int WIDTH>
-struct TileCopy {
-  static constexpr int LOADS = ROWS * BK / WIDTH / THREADS;
-  static constexpr int PER_LINE = (ALONG_K ? BK : ROWS) / WIDTH;  // packs in a row of neighbours
-  Pack<T, WIDTH> held[LOADS];
-
-  __device__ __forceinline__ void fetch(const T* from, long long pitch, int row0, int k0, int rows, int k_end) {
-    unrolled for (int i = 0; i < LOADS; ++i) {
-      const int place = threadIdx.x + i * THREADS, line = place / PER_LINE, inner = place % PER_LINE * WIDTH;
-      const int row = row0 + (ALONG_K ? line : inner), at_k = k0 + (ALONG_K ? inner : line);
-      if (row < rows && at_k < k_end) {
-        const long long at = ALONG_K ? row * pitch + at_k : at_k * pitch + row;
-        held[i] = *reinterpret_cast<const Pack<T, WIDTH>*>(from + at);
-      } else {
-        unrolled for (int j = 0; j < WIDTH; ++j) held[i].at[j] = static_cast<T>(0.0f);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void keep(float (*tile)[ROWS + PAD]) const {
-    unrolled for (int i = 0; i < LOADS; ++i) {
-      const int place = threadIdx.x + i * THREADS, line = place / PER_LINE, inner = place % PER_LINE * WIDTH;
-      unrolled for (int j = 0; j < WIDTH; ++j) {
-        const int row = ALONG_K ? line : inner + j, at_k = ALONG_K ? inner + j : line;
-        tile[at_k][row] = static_cast<float>(held[i].at[j]);
-      }
-    }
-  }
-};
-"""
+PACK = _CUDA["pack"]
 
 
 def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL) -> Fragment:
@@ -94,7 +57,7 @@ def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choi
         "under the arithmetic of the present one."
     )
     header += PIECES_HEADER if pieces else ""
-    return text.fragment(header, constants, [PACK], [_TILE_COPY], text.finish.function, *kernels)
+    return text.fragment(header, constants, [PACK], [_CUDA["tile_copy"]], text.finish.function, *kernels)
 
 
 def kernels_of_tiles(text: ProductText, name: str, block: str, body: list[str], pieces: bool) -> list[list[str]]:

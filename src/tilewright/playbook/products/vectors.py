@@ -10,18 +10,11 @@ from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices, ProductText
 from tilewright.playbook.products.program import Contraction, Extent, Operand
 from tilewright.playbook.products.tiles import PACK, add_pieces
+from tilewright.playbook.templates import sections
 
-_BLOCK_SUM = """\
-// The values of all threads of the block added up, in every thread of the first warp.
-__device__ __forceinline__ float block_sum(float value, float* of_warps) {
-  unrolled for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = threadIdx.x % 32 < THREADS / 32 ? of_warps[threadIdx.x % 32] : 0.0f;
-  unrolled for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  return value;
-}
-"""
+_CUDA = sections("products/vectors")
+
+_BLOCK_SUM = _CUDA["block_sum"]
 
 
 def is_vector_product(product: Contraction) -> bool:

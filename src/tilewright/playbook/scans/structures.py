@@ -12,27 +12,13 @@ from tilewright.playbook.places.text import Held, PlacedKernel, product_text, wi
 from tilewright.playbook.places.vectors import Known, each_element, guarded, over_vectors
 from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.scans.program import ScanProgram
+from tilewright.playbook.templates import sections
 
-WARP_SCAN = """\
-// The values of the lanes up to this one combined; `combine` is given the earlier one first.
-template <typename T, typename Combine>
-__device__ __forceinline__ T scan_warp(T value, int lane, Combine combine) {
-  unrolled for (int offset = 1; offset < 32; offset *= 2) {
-    const T earlier = __shfl_up_sync(~0u, value, offset);
-    if (lane >= offset) value = combine(earlier, value);
-  }
-  return value;
-}
-"""
+_CUDA = sections("scans/structures")
 
-BEFORE = """\
-// What lane 0 to the one before this have together, from the scan of the warp; `start` for lane 0.
-template <typename T>
-__device__ __forceinline__ T before_lane(T scanned, int lane, T start) {
-  const T earlier = __shfl_up_sync(~0u, scanned, 1);
-  return lane == 0 ? start : earlier;
-}
-"""
+WARP_SCAN = _CUDA["warp_scan"]
+
+BEFORE = _CUDA["before"]
 
 
 _LONG_ROW = 1 << 15  # elements: two tiles of four vectors

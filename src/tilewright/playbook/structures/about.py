@@ -12,30 +12,17 @@ from enum import Enum
 from tilewright.playbook.cpp_text import Text
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import COLS, Pointwise, Reduce, Reduction, RowProgram
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("structures/about")
 
 COUNT = "count_of(first, vectors)"  # the elements of a piece, by the number of its first vector
 
-HELPERS = """\
-// The elements of the piece that begins with vector `first`.
-__device__ __forceinline__ float count_of(long long first, long long vectors) {
-  return static_cast<float>(min(vectors - first, static_cast<long long>(THREADS * STEPS)) * WIDTH);
-}
-"""
+HELPERS = _CUDA["helpers"]
 
 CORRECTIONS = {
-    "moments": """\
-// Squares of differences from `own` mean, as squares of differences from `mean`.
-__device__ __forceinline__ double moved_squares(float squares, float own, float mean, float count) {
-  const double difference = static_cast<double>(own) - mean;
-  return squares + count * difference * difference;
-}
-""",
-    "exponentials": """\
-// A sum of exponentials less `own` greatest, as one of exponentials less the `greatest` of all.
-__device__ __forceinline__ double moved_exponentials(float sum, float own, float greatest) {
-  return static_cast<double>(sum) * expf((own == -INFINITY ? 0.0f : own) - greatest);
-}
-""",
+    "moments": _CUDA["corrections_moments"],
+    "exponentials": _CUDA["corrections_exponentials"],
 }
 
 

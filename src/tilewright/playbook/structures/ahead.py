@@ -13,6 +13,9 @@ from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 from tilewright.playbook.structures.teams import Exchange, Team, can_meet
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("structures/ahead")
 
 _HELD_BYTES = 384  # of a row, in the registers of a thread
 SHARE_BYTES = 512 * _HELD_BYTES  # in one block
@@ -20,51 +23,8 @@ _HOLDERS = 512 - 32  # threads of a block that hold a row where one warp exchang
 _MULTIPROCESSORS = 132  # of the GPU that choices are ordered for
 _LINE_BYTES = 128
 
-COPY = """\
-// Where vectors are copied to. The address is every thread's own, for all that the compiler knows: with a part of it
-// that a warp has in common, CUDA 13.0 writes copies with a policy as instructions that do not exist.
-template <typename T>
-struct Ahead {
-  T* to;
-  unsigned address;
+COPY = _CUDA["copy"]
 
-  __device__ explicit Ahead(T* room) : to(room) {
-    address = __shfl_sync(~0u, static_cast<unsigned>(__cvta_generic_to_shared(room)), 0);
-  }
-  // Brings a vector while the thread does other things.
-  __device__ __forceinline__ void copy(int place, const T* from) const {
-    if constexpr (ONCE && sizeof(T) == 16) {
-      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address + place * 16),
-                   "l"(from), "l"(to_stay())
-                   : "memory");
-    } else if constexpr (sizeof(T) >= 4) {
-      __pipeline_memcpy_async(to + place, from, sizeof(T));
-    } else {
-      to[place] = *from;  // too small for an asynchronous copy
-    }
-  }
-};
-"""
-
-_DIVISION = """\
-// How a row that begins anywhere is divided: elements before a 128-byte line of memory, whole vectors from there on,
-// and the elements that are left. The first block has those at both ends, one to a thread.
-struct Division {
-  int head, vectors;
-
-  __device__ Division(long long row, int cols) {
-    head = min(static_cast<int>((LINE - row * cols % LINE) % LINE), cols);
-    vectors = (cols - head) / WIDTH;
-  }
-  // Where the thread's own element of the ends is; beyond the row where it has none.
-  __device__ int end_column() const { return threadIdx.x < head ? threadIdx.x : threadIdx.x + vectors * WIDTH; }
-  // How many vectors, and how many elements, a block has.
-  __device__ int vectors_of(int block, int share) const { return max(min(share, vectors - block * share), 0); }
-  __device__ int elements(int block, int share, int cols) const {
-    return vectors_of(block, share) * WIDTH + (block == 0 ? cols - vectors * WIDTH : 0);
-  }
-};
-"""
 
 OWNERS = {
     Team.CLUSTER: "The blocks of a cluster share a row, and go",
@@ -79,7 +39,7 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     signature, name, longer = writer.plan(plan)
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, COPY, *writer.exchange.helpers]
-    helpers += [_DIVISION] if writer.shifts else []
+    helpers += [_CUDA["division"]] if writer.shifts else []
     helpers += [REPACK] if any("repack(" in line for line in text) else []
     helpers += [one for one in longer.helpers if one not in helpers]
     constants = ["constexpr int WARPS = THREADS / 32;"]

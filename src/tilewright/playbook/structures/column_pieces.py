@@ -19,20 +19,11 @@ from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.columns import ColumnKernel, without_shuffles
 from tilewright.playbook.structures.parts import TRIGGER, WAIT, Part
+from tilewright.playbook.templates import sections
 
-_LOAD_ROWS = """\
-// Neighbouring rows of a column; where not all of them exist, those from `low` to `high`.
-template <typename T>
-__device__ __forceinline__ Vector<T> load_rows(const T* from, bool full, int low, int high) {
-  if (full) return *reinterpret_cast<const Vector<T>*>(from);
-  Vector<T> found = {};
-#pragma unroll
-  for (int i = 0; i < WIDTH; ++i) {
-    if (i >= low && i < high) found.at[i] = from[i];
-  }
-  return found;
-}
-"""
+_CUDA = sections("structures/column_pieces")
+
+_LOAD_ROWS = _CUDA["load_rows"]
 
 
 _COMBINING = 256  # threads of a block that puts pieces together

@@ -11,6 +11,9 @@ from tilewright.playbook.cpp_text import CHEAP, Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import Pointwise, ProgramInput, Reduction, RowProgram
+from tilewright.playbook.templates import sections
+
+_CUDA = sections("structures/columns")
 
 _HELD_BYTES = 128  # of a thread's columns, in registers
 _LOADED_BYTES = 64  # of a stream that a thread asks for before it uses any
@@ -18,38 +21,6 @@ _COMPUTED_BYTES = 4  # f32
 _MOST_TEAMS = 16
 _MOST_NARROW_TEAMS = 32
 _MULTIPROCESSORS = 132
-
-_TEAM_REDUCE = """\
-// The values of the teams that share rows combined, the same in each. `room` is free again when it returns.
-template <typename T, typename Combine>
-__device__ __forceinline__ void team_reduce(T (&value)[WIDTH], void* room, Combine combine) {
-  if constexpr (TEAMS == 1) return;
-  auto* exchanged = static_cast<T*>(room) + threadIdx.x * WIDTH;
-#pragma unroll
-  for (int i = 0; i < WIDTH; ++i) exchanged[threadIdx.y * LANES * WIDTH + i] = value[i];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < WIDTH; ++i) value[i] = exchanged[i];
-#pragma unroll
-  for (int team = 1; team < TEAMS; ++team) {
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) value[i] = combine(value[i], exchanged[team * LANES * WIDTH + i]);
-  }
-  __syncthreads();
-}
-"""
-
-_RENEW = """\
-// Makes f32 values of a 16-bit vector be found again in the next step: kept, they would not fit the registers.
-template <typename T>
-__device__ __forceinline__ void renew(Vector<T>& held) {
-  if constexpr (sizeof(held) % 4 == 0) {
-    auto* words = reinterpret_cast<unsigned*>(&held);
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(held)) / 4; ++i) asm volatile("" : "+r"(words[i]));
-  }
-}
-"""
 
 
 class ColumnKernel(RowKernel):
@@ -174,8 +145,8 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
         f"columns. {where}; the teams exchange each reduction once through shared memory. Where rows side by side are "
         "not a whole number of 16-byte vectors, WIDTH is 1 and the same code moves single elements."
     )
-    helpers = [*kernel.forms.helpers(), *without_shuffles(kernel), _TEAM_REDUCE]
-    helpers += [_RENEW] if held and _stays_narrow(program) else []
+    helpers = [*kernel.forms.helpers(), *without_shuffles(kernel), _CUDA["team_reduce"]]
+    helpers += [_CUDA["renew"]] if held and _stays_narrow(program) else []
     return fragment(header, plan, includes(program), [VECTOR], *([one] for one in helpers), text)
 
 

@@ -35,14 +35,16 @@ typedef struct {
   uint64_t bytes;
   uint8_t* data;
   uint8_t* state;  // one byte per byte: TW_STATE_*; NULL: all initialised, all inside
-  uint8_t* recent;  // one byte per byte: TW_RECENT_*; NULL: nobody asks
+  uint16_t* recent;  // per byte: TW_RECENT_* of this launch, above them those of the launches before; NULL: nobody asks
   uint32_t flags;   // TW_REGION_*
   uint32_t id;      // its place in the Memory's list, for names
 } tw_region;
 
+#define TW_ALL_WINDOWS_BYTES (1ull << 36)
+
 enum { TW_REGION_WRITABLE = 1, TW_REGION_INPUT = 2, TW_REGION_CONSTANT = 4 };
-// Bits of `recent`: what this launch has done to a byte, and what the launch before it did.
-enum { TW_RECENT_WRITTEN = 1, TW_RECENT_READ = 2, TW_RECENT_WRITTEN_BEFORE = 4, TW_RECENT_READ_BEFORE = 8 };
+// Bits of `recent`: two for each launch, the lowest this one's and the highest those of all that are older.
+enum { TW_RECENT_WRITTEN = 1, TW_RECENT_READ = 2, TW_RECENT_ALL_WRITTEN = 0x5555 };
 enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3,
        TW_STATE_READING = 4 };  // written, and a bulk copy still reads it
 
@@ -131,6 +133,48 @@ typedef struct {
   int32_t unused;
 } tw_touch;
 
+// -- what the addresses of a sliced program show --
+
+enum { TW_CONTENT_MISSING = 0, TW_CONTENT_GIVEN = 1, TW_CONTENT_WRITTEN = 2 };  // of a region: none, its own, where it was written
+
+// Of one region. Bits stand for its units of 2**shift bytes; NULL: nobody asks.
+typedef struct {
+  uint64_t* written;
+  uint64_t* fresh;    // by plain stores of this launch
+  uint64_t* read;
+  uint64_t* hollow;   // written without the value, which was sliced away
+  uint32_t* owners;   // of each unit, the thread that wrote it last in this launch, plus one
+  int32_t shift;
+  int32_t content;    // TW_CONTENT_*
+  int32_t hollowed;   // something was written without its value, where no bits are kept of that
+  int32_t misfit;     // something was written that is no whole number of units
+  int64_t twice;      // units that plain stores of this launch wrote again; with owners, only those of other threads
+} tw_region_notes;
+
+typedef struct {
+  int32_t region, instruction;
+  uint64_t unit;
+  uint32_t first, second;  // threads of the launch
+} tw_twice;
+
+typedef struct {
+  uint64_t key;
+  int64_t blocks;
+  int32_t example;
+  int32_t unused;
+} tw_path;
+
+typedef struct {
+  tw_region_notes* regions;  // in the order of the launch's
+  uint64_t* touched;         // by instruction: a bit for each region
+  tw_twice* twice;
+  tw_path* paths;
+  int32_t twice_count, twice_capacity, path_count, path_capacity;
+  int32_t missing;  // region on whose contents an address depends, plus one, which are not known
+  int32_t missing_instruction;
+  uint64_t random;
+} tw_notes;
+
 typedef struct tw_program tw_program;
 
 typedef struct {
@@ -145,16 +189,24 @@ typedef struct {
   uint32_t checks;
   int32_t cooperative;
   int32_t overlaps;  // the launch before may still be running, until griddepcontrol.wait
-  int32_t poison;    // the byte that registers, shared and local memory are made of until something writes them
+  int32_t inherits;  // blocks find in registers, shared and local memory what others left there, not the fill
   int32_t seeded;
   uint64_t seed;
+  uint64_t windows, shared_window, local_window, parameter_window;  // the lowest; generic addresses of the spaces
+  uint64_t circumstance;  // a number of the run: what clocks and multiprocessors show
+  uint32_t total_shared_bytes, aggregate_shared_bytes;  // as a GPU counts them
   uint64_t workspace;  // address that %envreg1 and %envreg2 give: the grid barrier of cooperative groups
   int64_t instruction_budget;
   int64_t race_bytes;  // most memory of the race detector
+  const uint8_t* fill;  // what registers, shared and local memory are made of, over and over, until something writes them
+  int64_t fill_bytes;
+  uint8_t* remains;  // what the last launch left in shared memory, in local memory and in registers, each a third; or NULL
+  int64_t remains_bytes;
   int32_t workers;
   int32_t max_findings;
   const int32_t* blocks;  // linear indices of the clusters to run (of the blocks, without clusters); NULL: all
   int64_t block_count;
+  uint32_t open_at_start, open_when_awaited;  // bits of `recent`: of launches that may run beside what is before, after the wait
   // results
   tw_finding* findings;
   int64_t finding_count;
@@ -166,8 +218,10 @@ typedef struct {
   char* messages;  // who waits for whom, one line each
   int64_t message_capacity, message_bytes;
   int64_t thread_instructions, warp_instructions;
+  int32_t awaited, awaited_first;  // some thread did; in some block before it let the next launch start
   int32_t ending;  // 0 completed, 1 stopped, 2 out of memory
   uint32_t missed;  // what the race detector could not watch: TW_MISSED_* of races.h
+  tw_notes* notes;  // of a sliced program; NULL: of none
 } tw_launch;
 
 typedef struct {
@@ -196,5 +250,6 @@ void tw_choose_width(int32_t baseline);
 tw_program* tw_program_new(const tw_program_source* source);
 void tw_program_free(tw_program* program);
 int32_t tw_run(tw_launch* launch);
+int64_t tw_mark(uint64_t* bits, uint64_t first, uint64_t count, int64_t stride, int64_t times);
 
 #endif

@@ -21,9 +21,9 @@ static inline uint64_t tw_bulk_address(const tw_warp* w, const int32_t* operand,
 
 static void tw_bulk_recent(tw_warp* w, const tw_instr* i, int lane, const tw_region* r, uint64_t offset, uint64_t bytes,
                            uint64_t address, int how) {
-  uint8_t before = how == TW_READ ? TW_RECENT_WRITTEN_BEFORE : TW_RECENT_WRITTEN_BEFORE | TW_RECENT_READ_BEFORE;
-  if (!w->awaited && tw_recent_has(r->recent + offset, (int)bytes, before))
-    tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), lane, address, (int)bytes, how);
+  uint32_t open = tw_recent_open(w, how);
+  if (open && tw_recent_has(r->recent + offset, (int)bytes, open))
+    tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), lane, address, (int)bytes, w->awaited);
   for (uint64_t k = 0; k < bytes; k++) r->recent[offset + k] |= how == TW_READ ? TW_RECENT_READ : TW_RECENT_WRITTEN;
 }
 
@@ -65,6 +65,7 @@ static uint8_t* tw_bulk_global(tw_warp* w, const tw_instr* i, int lane, uint64_t
     count->lines += ((address + bytes - 1) >> 7) - (address >> 7) + 1;
     count->bytes += bytes;
   }
+  if (w->cta->engine->launch->notes) tw_note_run(w, i, lane, r, offset, bytes, how);
   return r->data + offset;
 }
 
@@ -186,8 +187,8 @@ TW_HANDLER(bulk) {
 static const tw_tensor_map* tw_bulk_map(tw_warp* w, const tw_instr* i, int lane, uint64_t address) {
   const tw_launch* launch = w->cta->engine->launch;
   const tw_tensor_map* map = NULL;
-  if (address - TW_PARAMETER_WINDOW < TW_WINDOW_BYTES) {
-    uint64_t offset = address - TW_PARAMETER_WINDOW;
+  if (address - launch->parameter_window < TW_WINDOW_BYTES) {
+    uint64_t offset = address - launch->parameter_window;
     if (offset + TW_MAP_BYTES <= (uint64_t)launch->parameter_bytes) map = (const void*)(launch->parameters + offset);
   } else {
     const tw_region* r = tw_find_region(launch, address);

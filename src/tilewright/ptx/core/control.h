@@ -138,7 +138,12 @@ TW_HANDLER(sync_warp) {
 }
 TW_HANDLER(griddep_wait) {
   (void)i;
-  if (exec) w->awaited = true;
+  if (exec) w->awaited = w->cta->awaited = true;
+  return TW_NEXT;
+}
+TW_HANDLER(griddep_launch) {
+  (void)i;
+  if (exec && !w->awaited) w->cta->early = true;
   return TW_NEXT;
 }
 TW_HANDLER(nanosleep) {

@@ -77,10 +77,10 @@ TW_HANDLER(mapa) {
   const uint32_t* rank = TW_SRC(uint32_t, 2);
   uint32_t code[TW_LANES];
   TW_LOOP code[l] = (rank[l] < TW_NO_RANK - 1 ? rank[l] + 1 : TW_NO_RANK) << TW_RANK_SHIFT;
-  uint64_t place = (i->flags & 2 ? ~0xffffffffull : 0) | ((1u << TW_RANK_SHIFT) - 1);
+  uint64_t window = i->flags & 2 ? w->cta->engine->launch->shared_window : 0, place = (1u << TW_RANK_SHIFT) - 1;
   if (i->flags & 1) {
     const uint64_t* a = TW_SRC(uint64_t, 1);
-    TW_RESULT(uint64_t, (a[l] & place) | code[l]);
+    TW_RESULT(uint64_t, window + (((a[l] - window) & place) | code[l]));
   }
   const uint32_t* a = TW_SRC(uint32_t, 1);
   TW_RESULT(uint32_t, (a[l] & (uint32_t)place) | code[l]);
@@ -91,7 +91,8 @@ TW_HANDLER(getctarank) {
   uint32_t own = (uint32_t)w->cta->rank;
   if (i->flags & 1) {
     const uint64_t* a = TW_SRC(uint64_t, 1);
-    TW_RESULT(uint32_t, ({ uint32_t code = (uint32_t)a[l] >> TW_RANK_SHIFT; code ? code - 1 : own; }));
+    uint64_t window = i->flags & 2 ? w->cta->engine->launch->shared_window : 0;
+    TW_RESULT(uint32_t, ({ uint32_t code = (uint32_t)(a[l] - window) >> TW_RANK_SHIFT; code ? code - 1 : own; }));
   }
   const uint32_t* a = TW_SRC(uint32_t, 1);
   TW_RESULT(uint32_t, ({ uint32_t code = a[l] >> TW_RANK_SHIFT; code ? code - 1 : own; }));
@@ -100,15 +101,15 @@ TW_HANDLER(getctarank) {
 // -- stores and reductions that an mbarrier of the same block counts --
 
 // The shared address that a lane names; a generic one that is not shared names no block.
-static uint32_t tw_shared_address(const tw_instr* i, uint64_t address) {
-  uint64_t window = TW_SPACE_OF(i->mod) == TW_SPACE_GENERIC ? TW_SHARED_WINDOW : 0;
+static uint32_t tw_shared_address(const tw_warp* w, const tw_instr* i, uint64_t address) {
+  uint64_t window = TW_SPACE_OF(i->mod) == TW_SPACE_GENERIC ? w->cta->engine->launch->shared_window : 0;
   return address - window < TW_WINDOW_BYTES ? (uint32_t)(address - window) : UINT32_MAX;
 }
 
 // o[5], o[6]: address of the mbarrier and its offset; flags 64: it has 64 bits
 static uint32_t tw_counting_barrier(const tw_warp* w, const tw_instr* i, uint32_t l) {
   uint64_t base = i->flags & 64 ? TW_SRC(uint64_t, 5)[l] : TW_SRC(uint32_t, 5)[l];
-  return tw_shared_address(i, base + (uint64_t)(int64_t)i->o[6]);
+  return tw_shared_address(w, i, base + (uint64_t)(int64_t)i->o[6]);
 }
 
 // o: up to four values, address, mbarrier, its offset. mod and count as in st
@@ -119,7 +120,7 @@ TW_HANDLER(st_async) {
   tw_addresses(w, i, 4, &x);
   tw_pack_values(w, i, values, x.size);
   TW_EACH(tw_only_aligned(w, i, exec, &x, TW_SPACE_OF(i->mod) == TW_SPACE_GENERIC ? 0 : TW_SHARED_WINDOW))
-    tw_bulk_send(w, i, (int)l, tw_shared_address(i, x.address[l]), tw_counting_barrier(w, i, l), values + (int)l * x.size,
+    tw_bulk_send(w, i, (int)l, tw_shared_address(w, i, x.address[l]), tw_counting_barrier(w, i, l), values + (int)l * x.size,
                  (uint32_t)x.size);
   return atomic_load_explicit(&w->cta->engine->stop, memory_order_relaxed) ? TW_STOP : TW_NEXT;
 }

@@ -130,7 +130,8 @@ static int32_t new_frame(tw_warp* w, int32_t bytes) {
     w->frame_capacity = capacity;
   }
   tw_frame* f = &w->frames[k];
-  if (f->capacity < bytes) {
+  bool used = f->capacity >= bytes;
+  if (!used) {
     free(f->registers);
     w->frame_bytes += bytes - f->capacity;
     f->capacity = 0;
@@ -138,7 +139,7 @@ static int32_t new_frame(tw_warp* w, int32_t bytes) {
     if (!f->registers) return -1;
     f->capacity = bytes;
   }
-  memset(f->registers, w->cta->engine->launch->poison, (size_t)bytes);
+  tw_leave_unwritten(w->cta, TW_REMAINS_REGISTERS, f->registers, (size_t)bytes, used, (uint64_t)w->index);
   f->used = true;
   return k;
 }
@@ -308,8 +309,9 @@ bool tw_warp_begin(tw_warp* w) {
   if (w->local_stride) {
     uint32_t used = w->local_used ? w->local_used : (uint32_t)kernel->local_bytes;
     for (int l = 0; l < TW_LANES; l++) {
-      memset(w->local_state + (size_t)l * w->local_stride, TW_STATE_NEVER, used);
-      memset(w->local + (size_t)l * w->local_stride, w->cta->engine->launch->poison, used);
+      size_t at = (size_t)l * w->local_stride;
+      memset(w->local_state + at, TW_STATE_NEVER, used);
+      tw_leave_unwritten(w->cta, TW_REMAINS_LOCAL, w->local + at, used, w->cta->used, (uint64_t)(w->index * TW_LANES + l));
     }
     w->local_used = (uint32_t)kernel->local_bytes;
   }

@@ -20,6 +20,7 @@
 #include "collective.h"
 #include "matrix.h"
 #include "wgmma.h"
+#include "noted.h"
 #include "control.h"
 
 // flags: which register
@@ -34,7 +35,8 @@ enum {
   SPECIAL_CLUSTER_NCTAID_X, SPECIAL_CLUSTER_NCTAID_Y, SPECIAL_CLUSTER_NCTAID_Z,
   SPECIAL_CLUSTERID_X, SPECIAL_CLUSTERID_Y, SPECIAL_CLUSTERID_Z,
   SPECIAL_NCLUSTERID_X, SPECIAL_NCLUSTERID_Y, SPECIAL_NCLUSTERID_Z,
-  SPECIAL_CTARANK, SPECIAL_NCTARANK, SPECIAL_EXPLICIT_CLUSTER,
+  SPECIAL_CTARANK, SPECIAL_NCTARANK, SPECIAL_EXPLICIT_CLUSTER, SPECIAL_AGGREGATE_SHARED, SPECIAL_CLOCK64,
+  SPECIAL_TIMER, SPECIAL_TIMER_HI,
 };
 // Those from SPECIAL_CLUSTER_CTAID_X to SPECIAL_NCLUSTERID_Z.
 static uint32_t tw_special_of_cluster(const tw_warp* w, int which) {
@@ -47,6 +49,19 @@ static uint32_t tw_special_of_cluster(const tw_warp* w, int which) {
   return (uint32_t)launch->grid[axis] / blocks;
 }
 
+// What no kernel may depend on: numbers of the run, as a GPU's are. Each block has its own, by `what` they are for.
+enum { SMS = 132, MOST_WARPS_OF_AN_SM = 64 };
+static uint64_t circumstance_of(const tw_warp* w, uint64_t what) {
+  uint64_t state = w->cta->engine->launch->circumstance ^ (uint64_t)w->cta->linear * 0xd1342543de82ef95ull ^ what << 32;
+  return tw_random(&state);
+}
+static uint64_t now(const tw_warp* w) {
+  return (w->cta->engine->launch->circumstance >> 20) + w->cta->worker->clock;
+}
+static uint64_t nanoseconds(const tw_warp* w) {  // since 1970, every 32nd of them
+  return (1700000000000000000ull + (w->cta->engine->launch->circumstance >> 8) + w->cta->worker->clock / 2) & ~31ull;
+}
+
 static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
   const tw_launch* launch = w->cta->engine->launch;
   switch (which) {
@@ -57,19 +72,23 @@ static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
     case SPECIAL_CTAID_X: case SPECIAL_CTAID_Y: case SPECIAL_CTAID_Z: return w->cta->id[which - SPECIAL_CTAID_X];
     case SPECIAL_NCTAID_X: case SPECIAL_NCTAID_Y: case SPECIAL_NCTAID_Z: return (uint32_t)launch->grid[which - SPECIAL_NCTAID_X];
     case SPECIAL_LANEID: return lane;
-    case SPECIAL_WARPID: return (uint32_t)w->index;
-    case SPECIAL_NWARPID: return TW_MAX_WARPS;
-    case SPECIAL_SMID: return (uint32_t)w->cta->linear % 132;
-    case SPECIAL_NSMID: return 132;
+    case SPECIAL_WARPID: return ((uint32_t)w->index + (uint32_t)circumstance_of(w, 1) % 16 * 4) % MOST_WARPS_OF_AN_SM;
+    case SPECIAL_NWARPID: return MOST_WARPS_OF_AN_SM;
+    case SPECIAL_SMID: return (uint32_t)(circumstance_of(w, 2) % SMS);
+    case SPECIAL_NSMID: return SMS;
+    case SPECIAL_GRIDID: return (uint32_t)(launch->circumstance >> 40);
     case SPECIAL_LANEMASK_EQ: return 1u << lane;
     case SPECIAL_LANEMASK_LE: return (1u << lane) | ((1u << lane) - 1);
     case SPECIAL_LANEMASK_LT: return (1u << lane) - 1;
     case SPECIAL_LANEMASK_GE: return ~((1u << lane) - 1);
     case SPECIAL_LANEMASK_GT: return ~((1u << lane) | ((1u << lane) - 1));
-    case SPECIAL_CLOCK: return (uint32_t)w->cta->worker->clock;
-    case SPECIAL_CLOCK_HI: return (uint32_t)(w->cta->worker->clock >> 32);
+    case SPECIAL_CLOCK: return (uint32_t)now(w);
+    case SPECIAL_CLOCK_HI: return (uint32_t)(now(w) >> 32);
+    case SPECIAL_TIMER: return (uint32_t)nanoseconds(w);
+    case SPECIAL_TIMER_HI: return (uint32_t)(nanoseconds(w) >> 32);
     case SPECIAL_DYNAMIC_SHARED: return (uint32_t)launch->dynamic_shared_bytes;
-    case SPECIAL_TOTAL_SHARED: return w->cta->shared_bytes;
+    case SPECIAL_TOTAL_SHARED: return launch->total_shared_bytes;
+    case SPECIAL_AGGREGATE_SHARED: return launch->aggregate_shared_bytes;
     case SPECIAL_ONE: return 1;
     case SPECIAL_ENVREG1: return (uint32_t)(launch->workspace >> 32);
     case SPECIAL_ENVREG2: return (uint32_t)launch->workspace;
@@ -79,16 +98,19 @@ static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
     default: return which >= SPECIAL_CLUSTER_CTAID_X ? tw_special_of_cluster(w, which) : 0;
   }
 }
-// count: bytes of the destination's lanes. A clock moves each time it is read, the same in every run.
+// count: bytes of the destination's lanes. A clock moves each time it is read, differently in every run.
 TW_HANDLER(special) {
   void* d = tw_slot(w, i->o[0]);
-  if (i->flags == SPECIAL_CLOCK || i->flags == SPECIAL_CLOCK_HI) {
-    w->cta->worker->clock += 32;
+  bool clock = i->flags == SPECIAL_CLOCK || i->flags == SPECIAL_CLOCK_HI || i->flags >= SPECIAL_CLOCK64;
+  if (clock) {
+    w->cta->worker->clock += 24 + circumstance_of(w, 3 + w->cta->worker->clock) % 64;
     tw_polled(w);
   }
   bool varies = i->flags <= SPECIAL_TID_Z || i->flags == SPECIAL_LANEID ||
                 (i->flags >= SPECIAL_LANEMASK_EQ && i->flags <= SPECIAL_LANEMASK_GT);
-  uint64_t value = i->flags == SPECIAL_CLOCK && i->count == 8 ? w->cta->worker->clock : tw_special(w, i->flags, 0);
+  uint64_t value = i->flags == SPECIAL_CLOCK64                       ? now(w)
+                   : i->flags == SPECIAL_TIMER && i->count == 8 ? nanoseconds(w)
+                                                                : tw_special(w, i->flags, 0);
   TW_EACH(exec) {
     if (varies) value = tw_special(w, i->flags, l);
     if (i->count == 8) ((uint64_t*)d)[l] = value;

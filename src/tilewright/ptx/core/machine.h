@@ -27,11 +27,13 @@
 
 #define TW_POISON 0xc5  // what an asynchronous copy has yet to bring
 
-#define TW_SHARED_WINDOW 0x7e0000000000ull
-#define TW_LOCAL_WINDOW 0x7d0000000000ull
-#define TW_PARAMETER_WINDOW 0x7c0000000000ull
+// Spaces of an address in a finding, whose kernel knows it by the launch's windows.
+#define TW_SHARED_WINDOW 0xfffe000000000000ull
+#define TW_LOCAL_WINDOW 0xfffd000000000000ull
+#define TW_PARAMETER_WINDOW 0xfffc000000000000ull
 #define TW_FUNCTION_WINDOW 0x7b0000000000ull
 #define TW_WINDOW_BYTES (1ull << 32)
+#define TW_LOCAL_END 0xfffd00u  // a stack ends here
 
 // Bits of `mod`. Arithmetic: rounding in the low three bits.
 enum {
@@ -272,6 +274,9 @@ struct tw_cta {
   tw_warpgroup warpgroups[TW_MAX_WARPS / 4];
   uint8_t* tile_readers;  // of each 16 bytes of shared memory: operands of unfinished wgmmas that hold it; NULL: none yet
   bool progressed, only_polls;  // in the last pass over its warps
+  bool used;                    // another block ran here before
+  bool awaited, early;          // a warp executed griddepcontrol.wait; one that knew of none launched dependents
+  int32_t place;                // among those that its worker made
   int32_t turn;
   int32_t idle_rounds;  // in a row that it has only polled, with no other block running
   bool wrote;           // in memory, since that was last asked
@@ -291,8 +296,10 @@ struct tw_worker {
   tw_touch* touches;  // the launch's own: only one worker runs the block that is looked at
   uint64_t random;
   int64_t thread_instructions, warp_instructions, unflushed;
+  int index;
   uint64_t clock;
   bool failed;
+  bool hollow;  // the access that is noted brings no values
 };
 
 struct tw_engine {
@@ -309,6 +316,7 @@ struct tw_engine {
   int32_t* order;  // of the same, when seeded
   uint32_t shared_bytes;
   uint32_t local_stride;
+  uint32_t local_origin;  // the address that local memory begins at
   tw_races* races;
   uint32_t checks;
 
@@ -355,6 +363,11 @@ void tw_cluster_leave(tw_warp* w, int pc, uint32_t lanes);
 // Whether a block is there to be reached, which is reported where it may not be; and that lanes reach it.
 bool tw_cluster_present(tw_warp* w, int pc, int lane, tw_cta* home, uint32_t offset, int size);
 void tw_cluster_visit(tw_warp* w, int pc, uint32_t lanes, tw_cta* home, uint32_t offset, int size);
+
+// -- leftovers.c: what memory holds that nothing wrote --
+enum { TW_REMAINS_SHARED, TW_REMAINS_LOCAL, TW_REMAINS_REGISTERS, TW_REMAINS_KINDS };
+void tw_leave_unwritten(const tw_cta* cta, int kind, uint8_t* memory, size_t bytes, bool used, uint64_t place);
+void tw_keep_remains(const tw_cta* cta);
 
 // -- async.c --
 void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);

@@ -5,6 +5,7 @@
 
 #include "cluster.h"
 #include "lanes.h"
+#include "notes.h"
 
 typedef struct {
   uint64_t address[TW_LANES] __attribute__((aligned(64)));
@@ -134,23 +135,29 @@ static const tw_region* tw_find_region(const tw_launch* launch, uint64_t address
 }
 
 // Whether any of `size` bytes has one of the bits.
-static inline bool tw_recent_has(const uint8_t* recent, int size, uint8_t bits) {
+static inline bool tw_recent_has(const uint16_t* recent, int size, uint32_t bits) {
   for (int k = 0; k < size; k++)
     if (recent[k] & bits) return true;
   return false;
 }
 
+// Of launches that may run beside what this warp does now, the bits with which an access of this kind collides.
+static inline uint32_t tw_recent_open(const tw_warp* w, int how) {
+  const tw_launch* launch = w->cta->engine->launch;
+  return (w->awaited ? launch->open_when_awaited : launch->open_at_start) & (how == TW_READ ? TW_RECENT_ALL_WRITTEN : UINT32_MAX);
+}
+
 // What other launches, and this one, may still do to these bytes; and that they are touched now.
 static void tw_recent(tw_warp* w, const tw_instr* i, uint32_t good, tw_access* x, const tw_region* r, int how) {
-  uint8_t now = how == TW_READ ? TW_RECENT_READ : TW_RECENT_WRITTEN;
-  uint8_t before = how == TW_READ ? TW_RECENT_WRITTEN_BEFORE : TW_RECENT_WRITTEN_BEFORE | TW_RECENT_READ_BEFORE;
+  uint16_t now = how == TW_READ ? TW_RECENT_READ : TW_RECENT_WRITTEN;
+  uint32_t open = tw_recent_open(w, how);
   bool cached = how == TW_READ && i->mod & TW_MEM_READ_ONLY;
   TW_EACH(good) {
-    uint8_t* recent = r->recent + (x->at[l] - r->data);
+    uint16_t* recent = r->recent + (x->at[l] - r->data);
     if (cached && tw_recent_has(recent, x->size, TW_RECENT_WRITTEN))
       tw_report(w, TW_FIND_STALE_READ, tw_index_of(w, i), (int)l, x->address[l], x->size, 0);
-    if (!w->awaited && tw_recent_has(recent, x->size, before))
-      tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), (int)l, x->address[l], x->size, how);
+    if (open && tw_recent_has(recent, x->size, open))
+      tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), (int)l, x->address[l], x->size, w->awaited);
     for (int k = 0; k < x->size; k++) recent[k] |= now;
   }
 }
@@ -220,6 +227,7 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   }
   if (__builtin_expect(w->cta->worker->touches != NULL, 0))
     tw_note_touch(w, &w->cta->worker->touches[tw_index_of(w, i)], exec, x->address, x->size, how);
+  if (__builtin_expect(w->cta->engine->launch->notes != NULL, 0)) tw_note_global(w, i, good, x->address, x->size, how);
   x->global |= good;
   return good;
 }
@@ -272,6 +280,7 @@ static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
 // -- local and parameters: `address` holds offsets --
 
 static uint32_t tw_local(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
+  TW_LOOP x->address[l] -= w->cta->engine->local_origin;
   exec = tw_only_aligned(w, i, exec, x, TW_LOCAL_WINDOW);
   uint32_t good = 0;
   TW_EACH(exec) {
@@ -310,20 +319,21 @@ static uint32_t tw_windowed(const tw_access* x, uint32_t exec, uint64_t window) 
 }
 
 static uint32_t tw_generic(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
-  uint64_t above = 0;
-  TW_LOOP above |= exec & tw_lane_bit[l] ? (uint64_t)(x->address[l] >= TW_FUNCTION_WINDOW) : 0;
-  if (__builtin_expect(!above, 1)) return tw_global(w, i, exec, x, how);
-  uint32_t shared = tw_windowed(x, exec, TW_SHARED_WINDOW), local = tw_windowed(x, exec, TW_LOCAL_WINDOW);
-  uint32_t parameter = tw_windowed(x, exec, TW_PARAMETER_WINDOW), rest = exec & ~(shared | local | parameter);
+  const tw_launch* launch = w->cta->engine->launch;
+  uint64_t windows = launch->windows, inside = 0;
+  TW_LOOP inside |= exec & tw_lane_bit[l] ? (uint64_t)(x->address[l] - windows < TW_ALL_WINDOWS_BYTES) : 0;
+  if (__builtin_expect(!inside, 1)) return tw_global(w, i, exec, x, how);
+  uint32_t shared = tw_windowed(x, exec, launch->shared_window), local = tw_windowed(x, exec, launch->local_window);
+  uint32_t parameter = tw_windowed(x, exec, launch->parameter_window), rest = exec & ~(shared | local | parameter);
   tw_access part;
   uint32_t good = 0;
   const struct {
     uint32_t lanes;
     uint64_t window;
     uint32_t (*access)(tw_warp*, const tw_instr*, uint32_t, tw_access*, int);
-  } spaces[4] = {{shared, TW_SHARED_WINDOW, tw_shared},
-                 {local, TW_LOCAL_WINDOW, tw_local},
-                 {parameter, TW_PARAMETER_WINDOW, tw_parameters},
+  } spaces[4] = {{shared, launch->shared_window, tw_shared},
+                 {local, launch->local_window, tw_local},
+                 {parameter, launch->parameter_window, tw_parameters},
                  {rest, 0, tw_global}};
   for (int k = 0; k < 4; k++) {
     if (!spaces[k].lanes) continue;
@@ -546,26 +556,29 @@ TW_HANDLER(st_frame) {
 // -- address spaces --
 
 // mod: the space; imm is not used. cvta adds the window, cvta.to takes it away; global is generic already.
-static inline uint64_t tw_window_of(uint32_t space) {
-  return space == TW_SPACE_SHARED || space == TW_SPACE_CLUSTER ? TW_SHARED_WINDOW : space == TW_SPACE_LOCAL ? TW_LOCAL_WINDOW : 0;
+static inline uint64_t tw_window_of(const tw_warp* w, uint32_t space) {
+  const tw_launch* launch = w->cta->engine->launch;
+  if (space == TW_SPACE_SHARED || space == TW_SPACE_CLUSTER) return launch->shared_window;
+  return space == TW_SPACE_LOCAL ? launch->local_window : 0;
 }
 TW_HANDLER(cvta) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
-  uint64_t window = tw_window_of(TW_SPACE_OF(i->mod));
+  uint64_t window = tw_window_of(w, TW_SPACE_OF(i->mod));
   TW_RESULT(uint64_t, a[l] + window);
 }
 TW_HANDLER(cvta_to) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
-  uint64_t window = tw_window_of(TW_SPACE_OF(i->mod));
+  uint64_t window = tw_window_of(w, TW_SPACE_OF(i->mod));
   TW_RESULT(uint64_t, a[l] - window);
 }
 TW_HANDLER(isspacep) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
+  const tw_launch* launch = w->cta->engine->launch;
   uint32_t space = TW_SPACE_OF(i->mod), bits = 0;
   TW_EACH(exec) {
-    bool shared = a[l] - TW_SHARED_WINDOW < TW_WINDOW_BYTES, local = a[l] - TW_LOCAL_WINDOW < TW_WINDOW_BYTES;
-    bool parameter = a[l] - TW_PARAMETER_WINDOW < TW_WINDOW_BYTES;
-    uint32_t rank = (uint32_t)a[l] >> TW_RANK_SHIFT;  // plus one; 0: the block's own
+    bool shared = a[l] - launch->shared_window < TW_WINDOW_BYTES, local = a[l] - launch->local_window < TW_WINDOW_BYTES;
+    bool parameter = a[l] - launch->parameter_window < TW_WINDOW_BYTES;
+    uint32_t rank = (uint32_t)(a[l] - launch->shared_window) >> TW_RANK_SHIFT;  // plus one; 0: the block's own
     bool yes = space == TW_SPACE_CLUSTER  ? shared
                : space == TW_SPACE_SHARED ? shared && (!rank || rank == (uint32_t)w->cta->rank + 1)
                : space == TW_SPACE_LOCAL  ? local
@@ -578,7 +591,11 @@ TW_HANDLER(isspacep) {
 }
 // The address of a variable in local memory, in this activation.
 TW_HANDLER(local_address) {
-  uint64_t value = w->frames[w->frame].local_base + (uint64_t)i->imm;
+  uint64_t value = w->cta->engine->local_origin + w->frames[w->frame].local_base + (uint64_t)i->imm;
+  TW_RESULT(uint64_t, value);
+}
+TW_HANDLER(parameter_address) {
+  uint64_t value = w->cta->engine->launch->parameter_window + (uint64_t)i->imm;
   TW_RESULT(uint64_t, value);
 }
 

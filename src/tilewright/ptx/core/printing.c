@@ -8,14 +8,14 @@ enum { LONGEST_FORMAT = 4096, LONGEST_STRING = 4096, LONGEST_LINE = 16384 };
 // One byte at a generic address; false: there is none.
 static bool peek(const tw_warp* w, int lane, uint64_t address, uint8_t* byte) {
   const tw_launch* launch = w->cta->engine->launch;
-  if (address - TW_LOCAL_WINDOW < TW_WINDOW_BYTES) {
-    uint64_t offset = address - TW_LOCAL_WINDOW;
+  if (address - launch->local_window < TW_WINDOW_BYTES) {
+    uint64_t offset = address - launch->local_window - w->cta->engine->local_origin;
     if (offset >= w->local_stride) return false;
     *byte = w->local[(size_t)lane * w->local_stride + offset];
     return true;
   }
-  if (address - TW_SHARED_WINDOW < TW_WINDOW_BYTES) {
-    uint64_t offset = address - TW_SHARED_WINDOW;
+  if (address - launch->shared_window < TW_WINDOW_BYTES) {
+    uint64_t offset = address - launch->shared_window;
     if (offset >= w->cta->shared_bytes) return false;
     *byte = w->cta->shared[offset];
     return true;

@@ -15,7 +15,8 @@ const char* tw_opcode_name(int64_t index) { return index >= 0 && index < OPCODES
 
 int64_t tw_layout(int64_t which) {
   const int64_t sizes[] = {sizeof(tw_encoded), sizeof(tw_function), sizeof(tw_region), sizeof(tw_finding),
-                           sizeof(tw_count),   sizeof(tw_launch),   sizeof(tw_program_source), sizeof(tw_touch)};
+                           sizeof(tw_count),   sizeof(tw_launch),   sizeof(tw_program_source), sizeof(tw_touch),
+                           sizeof(tw_region_notes), sizeof(tw_twice), sizeof(tw_path), sizeof(tw_notes)};
   return which >= 0 && which < (int64_t)(sizeof sizes / sizeof *sizes) ? sizes[which] : -1;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cluster.h"
+#include "notes.h"
 
 enum { TURN = 8192, SHORT_TURN = 2, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
@@ -86,16 +87,17 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   cta->id[2] = (uint32_t)(linear / launch->grid[0] / launch->grid[1]);
   cta->live_threads = cta->thread_count;
   cta->turn = cta->idle_rounds = 0;
-  cta->only_polls = false;
+  cta->only_polls = cta->awaited = cta->early = false;
   memset(cta->barriers, 0, sizeof cta->barriers);
   tw_wgmma_begin(cta);
-  memset(cta->shared, launch->poison, cta->shared_bytes);
+  tw_leave_unwritten(cta, TW_REMAINS_SHARED, cta->shared, cta->shared_bytes, cta->used, (uint64_t)linear);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
   tw_bulk_begin(cta);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
   for (int k = 0; k < cta->warp_count; k++)
     if (!tw_warp_begin(&cta->warps[k])) return false;
+  cta->used = true;
   return true;
 }
 
@@ -259,7 +261,7 @@ static int32_t block_of(const tw_launch* launch, int64_t cluster, int32_t rank) 
 static tw_cta* idle_cta(tw_worker* worker, pool* p) {
   if (p->idle_count) return p->idle[--p->idle_count];
   tw_cta* cta = new_cta(worker);
-  if (cta) p->made[p->made_count++] = cta;
+  if (cta) cta->place = p->made_count, p->made[p->made_count++] = cta;
   return cta;
 }
 
@@ -282,12 +284,21 @@ static bool start_another(tw_worker* worker, pool* p) {
   return true;
 }
 
+static void end_waits(const tw_cta* cta) {
+  tw_launch* launch = cta->engine->launch;
+  if (cta->awaited) launch->awaited = 1;
+  if (cta->awaited && !cta->early) launch->awaited_first = 1;
+}
+
 static void end_block(pool* p, int at) {
   tw_cluster* cluster = p->resident[at]->cluster;
   tw_bulk_end(p->resident[at]);
+  end_waits(p->resident[at]);
   tw_cover_end(p->resident[at], false);
   p->resident[at] = p->resident[--p->count];
   if (--cluster->running) return;
+  tw_worker* worker = cluster->blocks[0]->worker;
+  if (worker->engine->launch->notes && worker->coverage) tw_note_path(worker, cluster->blocks[0]->linear);
   for (int32_t rank = 0; rank < cluster->size; rank++) p->idle[p->idle_count++] = cluster->blocks[rank];
 }
 
@@ -341,7 +352,10 @@ static void* run_worker(void* argument) {
     }
   }
   for (int k = 0; p.resident && k < p.count; k++) tw_cover_end(p.resident[k], true);
-  for (int k = 0; p.made && k < p.made_count; k++) free_cta(p.made[k]);
+  for (int k = 0; p.made && k < p.made_count; k++) {
+    if (worker->index == 0) tw_keep_remains(p.made[k]);
+    free_cta(p.made[k]);
+  }
   free(p.resident);
   free(p.idle);
   free(p.made);
@@ -369,6 +383,7 @@ static bool new_worker(tw_engine* e, tw_worker* worker, int index) {
   static const tw_region nowhere;
   int64_t count = e->program->code_count;
   worker->engine = e;
+  worker->index = index;
   worker->random = e->launch->seed * 0x9e3779b97f4a7c15ull + (uint64_t)index + 1;
   worker->cache = malloc((size_t)count * sizeof *worker->cache);
   if (!worker->cache) return false;
@@ -425,6 +440,7 @@ int32_t tw_run(tw_launch* launch) {
   engine.block_total = launch->blocks ? launch->block_count : blocks / engine.cluster_size;
   engine.shared_bytes = (uint32_t)p->static_shared_bytes + (uint32_t)launch->dynamic_shared_bytes;
   engine.local_stride = p->local_bytes;
+  engine.local_origin = (TW_LOCAL_END - p->local_bytes) & ~255u;
   pthread_mutex_init(&engine.lock, NULL);
   engine.finding_index = calloc((size_t)p->code_count * TW_FIND_KINDS, sizeof *engine.finding_index);
   int workers = launch->workers < 1 ? 1 : launch->workers > 64 ? 64 : launch->workers;

@@ -1,8 +1,6 @@
-"""The kernel of streamed convolutions, as text: how weights are kept, x brought, multiplied and stored."""
+//# The kernel of streamed convolutions, as text: how weights are kept, x brought, multiplied and stored.
 
-from __future__ import annotations
-
-WEIGHTS = """\
+//@ weights
 // A warp takes a filter: for f16 scaled by a power of two, which brings its largest weight to 8 .. 16, and in the order
 // in which lanes hold channels. The chunks of a row change places with its number, as wgmma expects them.
 __device__ __forceinline__ void keep_weights(const float* weight, unsigned char* kept, float* inverse, int* lost,
@@ -39,9 +37,8 @@ __device__ __forceinline__ void keep_weights(const float* weight, unsigned char*
     if (!TF32 && lane == 0 && (largest >= 0x7F800000 || losing * 16 > used)) *lost = 1;
   }
 }
-"""
 
-DEVICE = """\
+//@ device
 __device__ __forceinline__ void load_box(const CUtensorMap* map, uint32_t barrier, uint32_t to, int x, int y, int c,
                                          int n) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -98,9 +95,8 @@ struct Owned {
     end = here.x + POSITIONS >= y_width ? y_width - here.x : TILE_STEP + to_sector;
   }
 };
-"""
 
-BODY = """\
+//@ body
 extern __shared__ __align__(1024) unsigned char shared[];
 float* slots = reinterpret_cast<float*>(shared + WEIGHT_BYTES);
 float* staged = slots + CONSUMERS * SLOTS * SLOT_FLOATS;
@@ -228,9 +224,8 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
     }
   }
 }
-"""
 
-AGAIN = """\
+//@ again
 if (consumer_any(consumer, is_lost)) {
   // Numbers that f16 does not hold: the tile in f32, eight filters at once.
   rolled for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
@@ -257,9 +252,8 @@ if (consumer_any(consumer, is_lost)) {
   }
   continue;
 }
-"""
 
-STAGE = """\
+//@ stage
 // 16 filters at a time are put in order in shared memory; then a warp stores four lines of them.
 unrolled for (int piece = 0; piece < N / 16; ++piece) {
   float* there = staged + (consumer * 2 + (piece + made * (N / 16)) % 2) * STAGED_FLOATS;
@@ -298,9 +292,8 @@ unrolled for (int piece = 0; piece < N / 16; ++piece) {
     }
   }
 }
-"""
 
-DIRECT = """\
+//@ direct
 // Four results that lie side by side are a lane's: whole lines of the cache are a warp's.
 const int place = of_consumer * 32 + pair * 4;
 if (here.x + place < y_width)
@@ -314,4 +307,3 @@ if (here.x + place < y_width)
       *reinterpret_cast<float4*>(y + at) = make_float4(@four);
     }
   }
-"""

@@ -1,15 +1,12 @@
-"""Tiles that all blocks share, as text: the last ones of 16-bit products on Hopper, which do not fill a round.
+//# Tiles that all blocks share, as text: the last ones of 16-bit products on Hopper, which do not fill a round.
+//#
+//# Their steps along k, of one tile after the other, are dealt out in equal runs. A block leaves its sums of a run in
+//# scratch memory, in the order of its registers; who has the first of a tile's steps adds them up, always in the same
+//# order, and finishes the tile. Blocks wait for each other, so all of them must be running.
 
-Their steps along k, of one tile after the other, are dealt out in equal runs. A block leaves its sums of a run in
-scratch memory, in the order of its registers; who has the first of a tile's steps adds them up, always in the same
-order, and finishes the tile. Blocks wait for each other, so all of them must be running.
-"""
-
-from __future__ import annotations
-
-# A consumer's sums of a shared tile. Blocks have their pieces in order, so a tile's first piece is the last that its
-# block makes: by then the others have been left, or are about to be. Blocks that leave pieces wait for nobody.
-SHARED_SUMS = """\
+//# A consumer's sums of a shared tile. Blocks have their pieces in order, so a tile's first piece is the last that its
+//# block makes: by then the others have been left, or are about to be. Blocks that leave pieces wait for nobody.
+//@ shared_sums
 if (SHARED && last.number >= 0) {
   float4* const place = sums + ((size_t)last.number * most * (BN / 8) * 2 + consumer) * 128 + thread;
   if (last.piece > 0) {
@@ -36,10 +33,9 @@ if (SHARED && last.number >= 0) {
     }
   }
 }
-"""
 
-# The producer waits for what consumers need: they are told by a barrier.
-WAIT_FOR_OTHERS = """\
+//# The producer waits for what consumers need: they are told by a barrier.
+//@ wait_for_others
 if (SHARED && tile.number >= 0 && tile.piece == 0) {
   int found;
   do {
@@ -48,9 +44,8 @@ if (SHARED && tile.number >= 0 && tile.piece == 0) {
   left[tile.number] = 0;
   barrier_arrive(all_left);
 }
-"""
 
-WALK = """\
+//@ walk
 // The walk over tiles, the same for producer and consumers.
 struct Walk {
   int tiles_m, tiles_n, job, blocks, all_steps;
@@ -94,4 +89,3 @@ struct Walk {
     return true;
   }
 };
-"""

@@ -1,8 +1,6 @@
-"""Bulk copies between global and shared memory on Hopper and later, as text: rows that come, results that leave."""
+//# Bulk copies between global and shared memory on Hopper and later, as text: rows that come, results that leave.
 
-from __future__ import annotations
-
-COPYING = """\
+//@ copying
 // A phase of a barrier ends when one thread has arrived and the bytes that it announced have come.
 __device__ __forceinline__ void barrier_init(unsigned barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
@@ -25,10 +23,9 @@ __device__ __forceinline__ void copy_rows(const float* to, const float* from, in
                  ::"r"(target), "l"(from), "r"(bytes), "r"(barrier) : "memory");
   }
 }
-"""
 
-# One copy for results that lie together: rows of them begin anywhere, and stores of threads would divide sectors.
-STORING = """\
+//# One copy for results that lie together: rows of them begin anywhere, and stores of threads would divide sectors.
+//@ storing
 // How many floats after the beginning of 16 bytes this one is.
 __device__ __forceinline__ int into_vector(const float* at) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / 4);
@@ -42,8 +39,8 @@ __device__ __forceinline__ void store_together(float* to, const float* from, int
   const int head = min((4 - into_vector(to)) % 4, count), middle = (count - head) / 4 * 4;
   if (threadIdx.x == 0 && middle > 0) {
     const auto source = static_cast<unsigned>(__cvta_generic_to_shared(from + head));
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\\n"
-                 "cp.async.bulk.commit_group;\\n"
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;\n"
                  "cp.async.bulk.wait_group.read 0;"
                  ::"l"(to + head), "r"(source), "r"(middle * 4) : "memory");
   }
@@ -53,4 +50,3 @@ __device__ __forceinline__ void store_together(float* to, const float* from, int
     to[place] = from[place];
   }
 }
-"""
