@@ -98,22 +98,25 @@ class SizeTable:
     def size(self, number: Size | int) -> Size:
         return number if isinstance(number, Size) else self.made((number,) * self.calls, ("literal",))
 
-    def traced(self, values: tuple[int, ...], what: str) -> Size:
-        """The size of these values in the traces. Raises `NotSupported` where it follows from nothing known."""
-        found = self.known(values)
-        if found is not None:
-            return found
+    def traced(self, values: tuple[int, ...], what: str, own: int | None = None) -> Size:
+        """The size of these values in the traces, and of this one in the task's own call.
+
+        Raises `NotSupported` where it follows from nothing known.
+        """
+        found = self.known(values) or self._explained(values, what)
+        if (own is not None and found.own != own) or found.own < 0 <= min(values):
+            raise NotSupported(f"the playbook cannot tell how a size of {what} follows from the inputs'")
+        return found
+
+    def _explained(self, values: tuple[int, ...], what: str) -> Size:
         try:
             explained = self._book.of(values, what)
-            made = self.made(explained.values, ("text", explained.text))
         except NotSupported:
             composed = self._composed(values)
             if composed is None:
                 raise
-            made = composed
-        if made.own < 0 <= min(values):
-            raise NotSupported(f"the playbook cannot tell how a size of {what} follows from the inputs'")
-        return made
+            return composed
+        return self.made(explained.values, ("text", explained.text))
 
     def named(self, values: tuple[int, ...], text: str) -> Size:
         """A size with a plan text of its own, such as a stride."""
