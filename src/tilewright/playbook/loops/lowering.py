@@ -70,6 +70,7 @@ def named_rule(**names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+_DTYPES = {one.torch_name: one for one in DType}
 NARROW = {
     DType.BF16: "round_bf16",
     DType.F16: "round_f16",
@@ -176,10 +177,9 @@ class Lowering:
         owns = at_own.shape if at_own else (None,) * len(first.shape)
         sizes = zip(zip(*shapes, strict=True), owns, strict=True)
         shape = tuple(self.sizes.traced(values, target, value) for values, value in sizes)
-        try:
-            return Result(shape, DType.read(first.dtype))
-        except ValueError as problem:
-            raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes") from problem
+        if first.dtype not in _DTYPES:
+            raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes")
+        return Result(shape, _DTYPES[first.dtype])
 
     def _argument(self, index: int, place: int | str) -> Value:
         def of(node: TracedNode) -> TracedArgument:
