@@ -168,6 +168,7 @@ _WORKSPACE_ADDRESS = 0x7FF8_0000_0000  # above all other regions
 _SHARED_UNIT = 128  # bytes that shared memory is given out in
 _SYSTEM_SHARED_BYTES = 1024  # of each block, from sm_80 on
 _FIRST_OVERLAPPING = 90  # of compute capabilities
+_NOTHING = np.zeros(0, dtype=np.uint8)
 _COMPLETED, _OUT_OF_MEMORY = 0, 2  # how `tw_run` ends; 1: stopped
 
 
@@ -220,7 +221,7 @@ class Program:
         regions = memory.regions(self.number)
         launch, held = _prepared(loaded, memory, regions, request, cluster)
         if notes is not None:
-            launch.notes = notes.attached([one.name for one in regions], len(loaded.lowered.origins))
+            launch.notes = notes.attached([one.name for one in _in_order(regions)], len(loaded.lowered.origins))
         started = time.perf_counter()
         launch.open_at_start, launch.open_when_awaited = order
         ending = core().tw_run(ctypes.byref(launch))
@@ -412,14 +413,19 @@ def _prepared(
     return launch, held
 
 
+def _in_order(regions: list[MemoryRegion], workspace: Bytes = _NOTHING) -> list[MemoryRegion]:
+    """By address, with the workspace, whose name is empty."""
+    workspaces = [MemoryRegion("", _WORKSPACE_ADDRESS, workspace, None, 1, (), (), True)]
+    return sorted([*regions, *workspaces], key=lambda one: one.address)
+
+
 def _region_table(regions: list[MemoryRegion], workspace: Bytes) -> ctypes.Array[RawRegion]:
     table = (RawRegion * (len(regions) + 1))()
-    for entry, region in zip(table, regions, strict=False):
+    for entry, region in zip(table, _in_order(regions, workspace), strict=True):
         entry.address = region.address
         entry.bytes = len(region.data)
         entry.data = region.data.ctypes.data
         entry.state = region.state.ctypes.data if region.state is not None else None
         entry.recent = region.recent.ctypes.data if region.recent is not None else None
         entry.flags = _WRITABLE if region.writable else _INPUT
-    table[-1] = RawRegion(_WORKSPACE_ADDRESS, len(workspace), workspace.ctypes.data, None, None, _WRITABLE)
     return table
