@@ -13,15 +13,19 @@ from tilewright.playbook.loops.ir import Program
 from tilewright.playbook.loops.lowering import RULES, Lowering
 from tilewright.playbook.loops.memory import Memory, planned, with_copies
 from tilewright.playbook.loops.scheduler import prepare
+from tilewright.playbook.tracing import Trace
 
 _MOST_LAUNCHES, _MOST_SCRATCH = 128, 64
 
 KEPT = tuple(sorted(RULES))  # operations that are read as they are; all others are decomposed by PyTorch's rules
 
 
-def loops_answer(traced: TracedTask) -> Answer:
-    """One kernel file. Raises `NotSupported` where an operation has no rule, or a size follows from nothing known."""
-    program = Lowering(traced).run()
+def loops_answer(traced: TracedTask, own: Trace | None = None) -> Answer:
+    """One kernel file; `own`, the trace at the task's own sizes, says which of two explanations of a size is right.
+
+    Raises `NotSupported` where an operation has no rule, or a size follows from nothing known.
+    """
+    program = Lowering(traced, own).run()
     prepare(program)
     groups = with_copies(program, Grouping(program).run())
     memory = planned(program, groups)

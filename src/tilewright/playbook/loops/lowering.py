@@ -19,7 +19,7 @@ from tilewright.playbook.loops.numbers import of_powers, without_whole_numbers
 from tilewright.playbook.loops.sizes import Size, SizeTable
 from tilewright.playbook.lowering import needed
 from tilewright.playbook.places.sizes import dimension_texts
-from tilewright.playbook.tracing import Items, Scalar, TracedArgument, TracedNode, explain
+from tilewright.playbook.tracing import Items, Scalar, Trace, TracedArgument, TracedNode, explain
 from tilewright.playbook.tracing import Node as Reference
 from tilewright.records import DType, Layout, TensorInput
 
@@ -90,7 +90,8 @@ def wide(dtype: DType) -> DType:
 class Lowering:
     """One walk over a graph, in all of its calls at once; `program` is what it leaves."""
 
-    def __init__(self, traced: TracedTask) -> None:
+    def __init__(self, traced: TracedTask, own: Trace | None = None) -> None:
+        self._own = own
         sizes = SizeTable(traced)
         self.indices = Indices(sizes)
         self.exprs = Exprs(self.indices)
@@ -171,7 +172,10 @@ class Lowering:
             return None
         target = self.traces[0].nodes[index].target
         shapes = [one.shape for one in found if one is not None]
-        shape = tuple(self.sizes.traced(values, target) for values in zip(*shapes, strict=True))
+        at_own = self._own.nodes[index].results[place] if self._own else None
+        owns = at_own.shape if at_own else (None,) * len(first.shape)
+        sizes = zip(zip(*shapes, strict=True), owns, strict=True)
+        shape = tuple(self.sizes.traced(values, target, value) for values, value in sizes)
         try:
             return Result(shape, DType.read(first.dtype))
         except ValueError as problem:

@@ -92,4 +92,4 @@ def without_whole_numbers(task: Task, probes: ProbeSet) -> ProbeSet:
 
 def _near(one: NumberInput, call: int) -> int:
     own = int(one.value)
-    return next((value for value in (own + (0, 1, 3)[call], own - call) if one.takes(value)), own)
+    return next((value for value in (own + (0, 1, 3, 4, 6)[call], own - call) if one.takes(value)), own)

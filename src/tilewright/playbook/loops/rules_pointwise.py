@@ -335,7 +335,7 @@ def _converted(low: Lowering, result: Result, one: Value, *given: Value, **words
         and DType.F64 not in (one.dtype, result.dtype)
     ):
         return Tensor(one.shape, result.dtype, one.at, one.exact and result.dtype.itemsize >= one.dtype.itemsize)
-    return _cast(low, result, one, *given, **words)
+    return _cast(low, result, one, *given, **words)  # type: ignore[no-any-return]
 
 
 @rule("_to_copy")

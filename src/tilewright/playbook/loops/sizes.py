@@ -98,16 +98,22 @@ class SizeTable:
     def size(self, number: Size | int) -> Size:
         return number if isinstance(number, Size) else self.made((number,) * self.calls, ("literal",))
 
-    def traced(self, values: tuple[int, ...], what: str) -> Size:
-        """The size of these values in the traces. Raises `NotSupported` where it follows from nothing known."""
-        found = self.known(values)
-        if found is not None:
-            return found
+    def traced(self, values: tuple[int, ...], what: str, own: int | None = None) -> Size:
+        """The size of these values in the traces, and of this one in the task's own call.
+
+        Raises `NotSupported` where it follows from nothing known.
+        """
+        found = self.known(values) or self._explained(values, what)
+        if (own is not None and found.own != own) or found.own < 0 <= min(values):
+            raise NotSupported(f"the playbook cannot tell how a size of {what} follows from the inputs'")
+        return found
+
+    def _explained(self, values: tuple[int, ...], what: str) -> Size:
         try:
             explained = self._book.of(values, what)
         except NotSupported:
             composed = self._composed(values)
-            if composed is None or composed.own < 1:
+            if composed is None:
                 raise
             return composed
         return self.made(explained.values, ("text", explained.text))
