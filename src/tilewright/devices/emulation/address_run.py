@@ -140,7 +140,7 @@ class _Run:
     def _add_input(self, one: InputTensor) -> None:
         given = self.contents.get(one.name)
         writable = one.name in self.job.returns
-        data = given.copy() if given is not None and writable else given
+        data = given.copy() if given is not None and (writable or not given.flags.writeable) else given
         self._place(one.name, one.spec, sparse_memory.zeros(one.spec.storage_bytes) if data is None else data, writable)
         content = Content.MISSING if given is None else Content.GIVEN
         self._note(one.name, one.spec, content, written=writable)
