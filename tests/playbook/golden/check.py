@@ -6,7 +6,8 @@ Writes every structure's file for the tasks of `tasks.py`, for requests in words
 and, with a folder of KernelBench's levels, for all of levels 1 and 2, and compares them with `kernels.txt`. No GPU is
 needed, and texts take a minute or two. `--code` compiles the files that have changed, and those whose code is unknown,
 and tells whether their machine code has changed too. `--diff` shows how texts have changed, where an earlier call wrote
-them into build/golden. `--write` brings the list up to date.
+them into build/golden. `--write` brings the list up to date. The first time, a problem of KernelBench may take 12 GiB
+(`--processes 1` where that is half of the memory); what its task is stays in build/golden.
 """
 
 from __future__ import annotations
