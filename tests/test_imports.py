@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"records"},
     "prompts": {"records", "kernel_file", "tasks", "words"},
     "words": {"records", "tasks"},
-    "playbook": {"records", "kernel_file", "reference", "tasks"},
+    "playbook": {"records", "kernel_file", "device_library", "reference", "tasks"},
     "authors": {"records", "kernel_file", "reference", "tasks", "models", "prompts", "playbook", "words"},
     "refine": {
         "records",

@@ -78,9 +78,22 @@ F.kl_div({a}, {b});F.smooth_l1_loss({a}, {b});torch.einsum('...i,...i->...', {a}
 F.group_norm({a}, 2);F.interpolate({a}, scale_factor=2);F.nll_loss({a}, {i})
 torch.where(torch.tril(torch.ones_like({a})) > 0, {a}, -1e9)
 """
+_ORDERED = """
+{a}.sort({d}).values;{a}.sort({d}, descending=True).indices;torch.argsort({a}, {d});torch.cummax({a}, {d}).values
+torch.logcumsumexp({a}, {d});torch.zeros_like({a}).scatter(-1, {a}.argsort(-1), {a})
+torch.zeros_like({a}).index_add(0, {i}[:{a}.shape[0]], {a}[:{i}.shape[0]]);{a}.kthvalue(1, {d}).values
+torch.zeros_like({a}).scatter_reduce(-1, {a}.argsort(-1), {a}, 'amax');{a}.index_put(({i},), {a}[{i}] * {f})
+{a}.masked_fill(torch.triu(torch.ones({a}.shape[-2:], dtype=torch.bool), 1), float('-inf')).softmax(-1)
+{a} - torch.tensor([{f}, 1.0, 2.0])[:1];F.one_hot({i}, {a}.shape[0]).float() @ {a};torch.cumsum({a}.softmax(-1), {d})
+F.interpolate({a}, scale_factor=2.0, mode='bilinear');F.adaptive_avg_pool2d({a}, (3, 2));{a}.clone().mul_({f}).add_({b})
+F.layer_norm({a} @ {a}.mT, ({a}.shape[-2],));F.scaled_dot_product_attention({a}, {a}, {a}, is_causal=True) + {a}
+F.conv_transpose2d({a}, {b});F.avg_pool2d({a}, 3, 2, 1, ceil_mode=True, count_include_pad=False);{a} // {f}
+(({a} * 20).to(torch.int8) & 15) << 2;({a} * 9).to(torch.int16).sum({d});F.pad({a}, (1, 2), mode='circular')
+F.max_pool2d({a}, 2, return_indices=True)[1];torch.cdist({a}, {a});{a}.to(torch.float64).exp().sum({d})
+"""
 _STEPS = [
     (weight, [one for line in text.split("\n") for one in line.split(";") if one])
-    for weight, text in ((5, _POINTWISE), (4, _ROWS), (4, _MOVED), (3, _OTHERS))
+    for weight, text in ((5, _POINTWISE), (4, _ROWS), (4, _MOVED), (3, _OTHERS), (3, _ORDERED))
 ]
 _SOURCE = "import torch\nimport torch.nn.functional as F\n\n\ndef {name}({names}):\n{lines}\n"
 
@@ -100,13 +113,13 @@ class Outcome:
 
 
 def draw(seed: int) -> Drawn:
-    """A function of one to three tensors, in one to six steps."""
+    """A function of one to three tensors, in two to eight steps."""
     random = Random(seed)
     torch.manual_seed(seed)
     tensors, shapes, values = _inputs(random)
     inputs = list(tensors)
     lines: list[str] = []
-    steps, tries = random.randint(1, 6), 0
+    steps, tries = random.randint(2, 8), 0
     while len(lines) < steps and tries < 200:
         tries += 1
         text = _step(random, tensors)

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
-from tilewright.playbook.errors import NotSupported
-
 _AT = ({"rows": 19, "cols": 260}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 1100})
 _X, _HALF = ("x: f32[rows, cols]; t: i64[rows]", "x: bf16[rows, cols]; t: i64[rows]")
 
@@ -55,20 +53,6 @@ BY_NAME = {one.name: one for one in CASES}
 )
 def test_losses_are_right(name: str, id: str, tmp_path: Path) -> None:
     check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
-
-
-def test_whole_rows_of_embedded_ones_are_refused() -> None:
-    """Each element would go through its row again."""
-    body = "return torch.log_softmax(x + F.embedding(t, c), -1)"
-    inputs = "x: f32[rows, cols]; t: i64[rows]; c: f32[words, cols]"
-    with pytest.raises(NotSupported, match="whole rows are made of it"):
-        _ = Placed("refused", body, inputs, "f32[rows, cols]", ()).answer
-
-
-def test_smoothing_of_weighted_classes_is_refused() -> None:
-    body = "return F.cross_entropy(x, t, w, label_smoothing=0.1)"
-    with pytest.raises(NotSupported, match="deeper nests"):
-        _ = Placed("refused", body, f"{_X}; w: f32[cols]", "f32[]", ()).answer
 
 
 @pytest.mark.slow

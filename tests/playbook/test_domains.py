@@ -12,7 +12,6 @@ from tests.playbook.agreement import check, load_structure
 from tests.playbook.functions import Function, task_of
 from tests.playbook.placed import Placed, structure
 
-from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import answer
@@ -47,19 +46,6 @@ def test_an_argument_may_have_another_value(function: Function, name: str, tmp_p
     op = load_structure(found.draft, task, tmp_path)
     for value in (2.5, 1.0):
         check(op, function, _given(task, name, value), task.sizes)
-
-
-@pytest.mark.parametrize(
-    ("function", "sentence"),
-    [
-        (Function("normed", "return x.norm(p, -1)", "x: f32[rows, cols]; p = 2.0"), "order"),
-        (Function("grouped", "return F.group_norm(x, x.shape[1])", "x: f32[batch, rows, cols]"), "groups"),
-        (Function("moving", "return torch.tril(x @ w, x.shape[0] - 5)", _FACTORS), "diagonal"),
-    ],
-)
-def test_what_was_the_same_at_one_probe_alone_is_refused(function: Function, sentence: str) -> None:
-    with pytest.raises(NotSupported, match=sentence):
-        _answer(function)
 
 
 def test_a_triangle_of_every_matrix_of_a_tall_product(tmp_path: Path) -> None:

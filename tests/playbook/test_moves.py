@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
-from tilewright.playbook.errors import NotSupported
 from tilewright.tasks import task_op_line
 
 _ODD = ({"rows": 9, "cols": 12}, {"rows": 11, "cols": 14}, {"rows": 16, "cols": 32})
@@ -228,24 +227,3 @@ def test_what_does_not_differ_is_read_once_for_several_vectors() -> None:
     for name in "cs":
         assert text.index(f"{name}_at_here = ") < text.index("for (int k = 0; k < TURNS")
     assert "TURNS" not in structure(BY_NAME["rotated"], "place-vectors").write("rotated(x, c, s) -> y0")  # too few
-
-
-@pytest.mark.parametrize(
-    ("body", "inputs", "said"),
-    [
-        ("return x[x > 0]", _X, "cannot follow|mask"),
-        ("return torch.cummax(x, 1)[0]", _X, "cummax"),
-        ("return x.sort(-1)[0]", _X, "does not support sort;"),
-        ("return x[:, ::2].softmax(-1)", _X, "writes slice, but not together with the rest"),
-        (
-            "keep = torch.arange(x.shape[1])[None] < n[:, None]\nreturn torch.where(keep, x, 0.0).sum(-1)",
-            f"{_X}; n: i64[rows]",
-            r"masks or positions made by arange .* make the mask a parameter of the function",
-        ),
-        ("return x.tril().softmax(-1)", _X, "masks or positions made by tril in one function with reductions"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_by_name(body: str, inputs: str, said: str) -> None:
-    case = Placed("refused", body, inputs, "f32[rows, cols]", ())
-    with pytest.raises(NotSupported, match=said):
-        _ = case.answer

@@ -10,7 +10,6 @@ import torch
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
 import tilewright
-from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.understanding import answer
 from tilewright.runtime.errors import NoKernelApplies
 from tilewright.tasks import task_op_line
@@ -200,16 +199,3 @@ def test_teams_wider_than_a_warp_wait_for_themselves(tmp_path: Path) -> None:
         text = text.replace(line, f"//! tune    {name} = {choice}")
     step = structure(case, "pool-strips")
     check_structure(case, type(step)(step.id, step.summary, lambda _: text), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("return F.max_pool2d(x, 2, return_indices=True)[1]", "values of max_pool2d"),
-        ("return F.adaptive_avg_pool2d(x, (3, 5))", "adaptive_avg_pool2d"),
-        ("return F.avg_pool2d(F.max_pool2d(x, 2), 2)", "one pooling at a time"),
-    ],
-)
-def test_other_pooling_is_refused_by_name(body: str, said: str) -> None:
-    with pytest.raises(NotSupported, match=said):
-        _ = Placed("refused", body, _PLANE, "f32[batch, heads, h = height / 2, w = width / 2]", ()).answer

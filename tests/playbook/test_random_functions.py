@@ -43,22 +43,6 @@ KNOWN = (
 )
 
 
-REFUSED = (
-    Drawn(
-        "sum_of_one_number",
-        f"{_HEADER}def sum_of_one_number(x):\n    return torch.cumsum(torch.logsumexp(x, 0), -1)\n",
-        {"x": "12:f32"},
-        {},
-    ),
-    Drawn(
-        "best_of_one_number",
-        f"{_HEADER}def best_of_one_number(x):\n    return torch.topk(x[0, 3] * 2, 1, -1).values\n",
-        {"x": "12x24:f32"},
-        {},
-    ),
-)
-
-
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
@@ -68,12 +52,6 @@ def one_thread() -> None:
 def test_functions_that_once_had_no_answer(drawn: Drawn) -> None:
     found = outcome(drawn)
     assert found.word == "written", found.said
-
-
-@pytest.mark.parametrize("drawn", REFUSED, ids=[one.name for one in REFUSED])
-def test_functions_that_once_ended_in_a_traceback(drawn: Drawn) -> None:
-    found = outcome(drawn)
-    assert (found.word, "of one number" in found.said) == ("refused", True), found.said
 
 
 @pytest.mark.parametrize("count", [3, 5])

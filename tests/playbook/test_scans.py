@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
-from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.understanding import answer
 from tilewright.tasks import task_op_line
 
@@ -135,17 +134,3 @@ def test_a_scan_reads_and_writes_whole_vectors_in_either_direction() -> None:
     text = structure(BY_NAME["backwards"], "scan-rows").write("backwards(x) -> y0")
     assert ".at[WIDTH - 1 - i]" in text
     assert "x_at_next[k] = *reinterpret_cast<const Vector<float>*>" in text
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("return torch.cummax(x, 1)[0]", "cummax"),
-        ("return torch.logcumsumexp(x, 1)", "logcumsumexp"),
-        ("return torch.cumsum(torch.cumsum(x, 1), 1)", "scan of a scan"),
-        ("return torch.cumsum(x, 0) + torch.cumsum(x, 1)", "one dimension"),
-    ],
-)
-def test_other_scans_are_refused_by_name(body: str, said: str) -> None:
-    with pytest.raises(NotSupported, match=said):
-        _ = Placed("refused", body, _X, _Y, ()).answer

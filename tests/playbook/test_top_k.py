@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
-from tilewright.playbook.errors import NotSupported
-
 _AT = ({"rows": 3, "cols": 260}, {"rows": 5, "cols": 13}, {"rows": 2, "cols": 1100})
 _X, _BOTH = "x: f32[rows, cols]", "f32[rows, {0}]; i64[rows, {0}]"
 
@@ -35,16 +33,3 @@ def test_every_structure_of_every_choice_is_right(
     monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
     for step in case.answer.every:
         check_structure(case, step, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("return torch.topk(x, 200)[0]", "at most 32"),
-        ("return torch.topk(torch.softmax(x, -1), 2)[0]", "writes softmax and topk, but not in one kernel"),
-        ("return torch.topk(x @ x.T, 2)[0]", "writes topk, but not together with the rest"),
-    ],
-)
-def test_long_choices_are_refused(body: str, said: str) -> None:
-    with pytest.raises(NotSupported, match=said):
-        _ = Placed("refused", body, _X, "f32[rows, 200]", ()).answer

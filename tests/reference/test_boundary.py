@@ -299,6 +299,62 @@ arguments = (ctypes.c_char_p * 3)(b'<MARK>', b'1000', None)
 if os.fork() == 0:
     call(number, fd, b'', arguments, None, 0x1000)
     os._exit(0)""",
+    # ways around the filter's arguments, and what root could do
+    **{
+        f"a signal by way of a socket, {command:#x}": f"""
+import fcntl, struct
+a, b = socket.socketpair()
+fcntl.fcntl(a, 10, 9)
+try:
+    fcntl.ioctl(a, {command}, struct.pack('i', <VICTIM>))
+finally:
+    fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)
+    b.send(b'x')"""
+        for command in (0x8901, 0x8902)
+    },
+    "a signal by way of urgent data": "import fcntl, struct; a, b = socket.socketpair(); "
+    "fcntl.fcntl(a, 15, struct.pack('ii', 1, <VICTIM>)); b.send(b'x', socket.MSG_OOB)",
+    "a signal by way of a timer": """
+class Event(ctypes.Structure):
+    _fields_ = (('value', ctypes.c_void_p), ('signo', ctypes.c_int), ('how', ctypes.c_int), ('tid', ctypes.c_int),
+                ('rest', ctypes.c_char * 44))
+number = 222 if os.uname().machine == 'x86_64' else 107
+call(number, 0, ctypes.byref(Event(None, 9, 4, <VICTIM>)), ctypes.byref(ctypes.c_int()))""",
+    "a library that is mapped": "ctypes.CDLL('<FOLDER>/secret.txt')",
+    "a database elsewhere": "import sqlite3; sqlite3.connect('<FOLDER>/<MARK>').execute('create table t (x)')",
+    "a source line": "import linecache; found = linecache.getlines('<FOLDER>/secret.txt')",
+    "a script by its path": "import runpy; found = runpy.run_path('<FOLDER>/settings.py')['KEY']",
+    "a file of the first process": "found = open('/proc/1/root<FOLDER>/secret.txt').read()",
+    "a folder of the parent": "found = open('/proc/<PARENT>/cwd<FOLDER>/secret.txt').read()",
+    "a file held open by another": "found = [open(f'/proc/<VICTIM>/fd/{n}').read(9) for n in range(3)]",
+    "a file in a folder that was opened": """
+found = []
+for folder in ('/', '/usr', '/proc/self/cwd', '/proc/self/root'):
+    at = os.open(folder, os.O_PATH)
+    try:
+        found.append(os.read(os.open('..' * 0 + '<FOLDER>/secret.txt'[1:], os.O_RDONLY, dir_fd=at), 99))
+    except OSError:
+        pass""",
+    "a link that is swapped": """
+import threading
+open('own', 'w').write('mine')
+found, over = [], []
+def swap():
+    for k in range(2000):
+        os.symlink('<FOLDER>/secret.txt' if k % 2 else 'own', 'next')
+        os.rename('next', 'turn')
+    over.append(1)
+threading.Thread(target=swap).start()
+while not over:
+    try:
+        found.append(open('turn').read())
+    except OSError:
+        pass
+found = set(found)""",
+    "its own folder as a link": "home = os.environ['HOME']; os.rename(home, home + '2'); os.symlink('<FOLDER>', home)",
+    "a link to what its owner removes": "os.symlink('<FOLDER>', 'over'); os.mkdir('d'); os.symlink('<FOLDER>', 'd/x')",
+    "a device of the kernel": "found = [open(p, 'rb').read(9) for p in ('/dev/mem', '/dev/kmsg', '/proc/kcore')]",
+    "a page that is watched": "call(323 if os.uname().machine == 'x86_64' else 282, 0)",
     "a process that stays": """
 if os.fork() == 0:
     os.setsid()
@@ -428,6 +484,76 @@ for _ in range(3000):
         home = ast.literal_eval(ask(made, "found = os.environ['HOME']"))
         assert ask(made, code) == "None"
     subprocess.run(["rm", "-rf", home], check=True)
+
+
+REFUSED = {
+    "any family of sockets": """
+found = []
+for family in range(46):
+    for kind in (1, 2, 3):
+        try:
+            socket.socket(family, kind)
+            found.append((family, kind))
+        except OSError:
+            pass
+assert not found, found
+raise PermissionError""",
+    "thawing the filesystem": "import fcntl; fcntl.ioctl(os.open('.', os.O_RDONLY), 0xC0045878, 0)",
+    "a file that cannot be removed": """
+import fcntl, struct
+fcntl.ioctl(os.open('kept', os.O_CREAT | os.O_RDWR), 0x40086602, struct.pack('l', 0x10))""",
+    "real-time scheduling": "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))",
+    "memory that is locked": """
+import mmap, resource
+page = mmap.mmap(-1, 64 << 20)
+if libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page))), ctypes.c_size_t(64 << 20)):
+    raise PermissionError""",
+    "shared memory of System V": "call(29 if os.uname().machine == 'x86_64' else 194, 77, 4096, 0o1666)",
+    "a message queue": "call(240 if os.uname().machine == 'x86_64' else 180, b'<MARK>', 66, 0o600, 0)",
+    "a keyring": "call(250 if os.uname().machine == 'x86_64' else 219, 0, -3, 1)",
+    "a program in the kernel": "call(321 if os.uname().machine == 'x86_64' else 280, 0, 0, 0)",
+    "counters of the processor": "call(298 if os.uname().machine == 'x86_64' else 241, 0, 0, -1, -1, 0)",
+    "a parameter of the kernel": "open('/proc/sys/kernel/core_pattern', 'w')",
+    "its own place in the order of killing": "open('/proc/self/oom_score_adj', 'w').write('-999')",
+    "a tree of mounts": "call(428, -100, b'<FOLDER>', 1)",
+}
+
+
+@needs_boundary
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_concerns_the_machine_is_refused(plain: Reference, world: World, name: str) -> None:
+    code = f"""
+def attempt():
+    exec({world.fill(REFUSED[name])!r}, globals())
+try:
+    attempt()
+    found = 'it was done'
+except (PermissionError, FileNotFoundError) as error:
+    found = 'refused'"""
+    assert ask(plain, code) == "'refused'"
+    world.check_unharmed("")
+
+
+@needs_boundary
+def test_what_is_no_message_ends_it(world: World) -> None:
+    with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent) as made:
+        code = """
+a = open("/proc/self/cmdline").read().split("\\0")
+os.write(int(a[a.index("--replies") + 1]), b"x" * 999)"""
+        assert "no message" in ask(made, code)
+    world.check_unharmed("")
+
+
+@needs_boundary
+def test_a_full_folder_is_ended() -> None:
+    limits = ReferenceLimits(resident_bytes=1 << 30, address_bytes=2 << 30, load_seconds=300)
+    with Reference(SOURCE, "act", limits=limits, folder=Path(__file__).parent) as made:
+        code = """
+import time
+for k in range(20):
+    os.posix_fallocate(os.open(str(k), os.O_CREAT | os.O_RDWR), 0, 200 << 20)
+time.sleep(60)"""
+        assert "files of 4000 MiB together; 20000 files and 1024 MiB are allowed" in ask(made, code, seconds=60.0)
 
 
 # -- without Landlock, and without either --

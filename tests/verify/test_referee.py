@@ -383,7 +383,12 @@ def test_notes_say_what_was_not_covered(referee: Make) -> None:
     verdict = referee(tasks.MATMUL).judge(kernels.MATMUL)
     assert isinstance(verdict, Passed)
     blocks = "8 blocks of each launch were run and a part of the results judged"
-    assert verdict.notes == (f"at the task's own sizes {blocks}: m=1024, k=1024, n=1024",)
+    written = "written: all 1,048,576 elements of out by 1 launch; read: all of a, all of b"
+    assert verdict.notes == (
+        f"at the task's own sizes {blocks}: m=1024, k=1024, n=1024",
+        f"every block's addresses at the task's own sizes: {written}",
+    )
+    assert str(verdict.addresses) == written
     assert verdict.cases[-1].status is CaseStatus.SAMPLED
     assert not verdict.is_provisional
     small = replace(tasks.MATMUL, dimensions=tuple(Dimension(one, 40) for one in "mkn"))

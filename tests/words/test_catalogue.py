@@ -94,5 +94,8 @@ def test_the_nearest_entry_shares_words(words: str, name: str) -> None:
     assert name in {one.name for one in nearest(words)}
 
 
-def test_nothing_is_near_without_a_shared_word() -> None:
-    assert nearest("please summarise this webpage") == ()
+@pytest.mark.parametrize(
+    "words", ["please summarise this webpage", "make my training loop converge in half the steps", "write me a poem"]
+)
+def test_nothing_is_near_that_shares_no_meaning(words: str) -> None:
+    assert nearest(words) == ()

@@ -259,3 +259,22 @@ def test_a_cast_is_to_the_dtype_said_and_from_the_other() -> None:
 )
 def test_expressions_keep_their_meaning(words: str, code: str) -> None:
     assert f"= {code}\n" in read(words, {}).reference
+
+
+@pytest.mark.parametrize(
+    "words", ["row sums in fp16", "matmul in fp16 with fp32 accumulation", "sum of each row in half"]
+)
+def test_a_dtype_that_is_said_is_kept(words: str) -> None:
+    assert '"f16[' in read(words, {}).description
+
+
+def test_a_bias_is_left_out_where_only_the_weight_is_given() -> None:
+    made = read("conv2d 3x3", {"x": "2x8x10x10", "weight": "5x8x3x3"})
+    assert list(tomllib.loads(made.description)["inputs"]) == ["x", "weight"]
+    assert any("no bias" in one for one in made.assumptions)
+
+
+def test_a_residual_may_follow_windows_that_keep_the_sides() -> None:
+    made = read("conv2d 3x3 padding 1 without bias then add residual", {})
+    inputs = tomllib.loads(made.description)["inputs"]
+    assert inputs["residual"] == "bf16[batch, filters, height, width]"

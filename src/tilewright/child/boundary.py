@@ -105,6 +105,7 @@ def enclose(wall: Wall, home: str) -> Strength:
             _restrict_files(_file_rules(wall, home))
         signals = found is Strength.FULL and wall.programs and _landlock_version() >= _SCOPES
         writing = found is Strength.FULL or wall.programs
+        system_calls.drop_capabilities()
         system_calls.install_filter(FilterRules(wall.programs, wall.gpu, signals, writing))
     except OSError as error:
         raise BoundaryError(

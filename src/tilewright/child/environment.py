@@ -15,6 +15,7 @@ from tilewright.child.family import pid_space
 
 HOME_PREFIX = "tilewright-child-"
 _ABANDONED_S = 86400.0
+MOST_FILES = 20_000  # and folders that a child may have there
 
 # What a child needs to find its interpreter, its libraries and its GPU. Everything else, keys and tokens above all,
 # stays with the parent.
@@ -49,6 +50,22 @@ def make_home() -> str:
             if owner.isdigit() and not Path("/proc", owner).exists() and (space == here or old):
                 shutil.rmtree(home, ignore_errors=True)
     return tempfile.mkdtemp(prefix=f"{HOME_PREFIX}{here}-{os.getpid()}-")
+
+
+def files_below(home: str, most: int = MOST_FILES) -> tuple[int, int]:
+    """How many files and folders there are, up to one more than `most`, and the bytes that they take on the disk."""
+    count = size = 0
+    waiting = [home]
+    while waiting and count <= most:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+                if count > most:
+                    break
+    return count, size
 
 
 def remove_home(home: str, owner: int) -> None:

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from tilewright.child import family
 from tilewright.child.envelope import LARGEST_BODY, Envelope, EnvelopeError, EnvelopeStream, EnvelopeTooLarge
-from tilewright.child.environment import child_environment, make_home, remove_home
+from tilewright.child.environment import MOST_FILES, child_environment, files_below, make_home, remove_home
 
 T = TypeVar("T")
 
@@ -273,6 +273,10 @@ class SupervisedChild:
             if len(below) > MOST_PROCESSES:
                 return self._ended(EndedBy.MEMORY, f"it has {len(below)} processes and may have {MOST_PROCESSES}")
             held += family.resident_bytes(below)
+            files, on_disk = files_below(self._home)
+            if files > MOST_FILES or on_disk > self._resident_limit:
+                detail = f"its folder has {files} files of {on_disk >> 20} MiB together; {MOST_FILES} files and "
+                return self._ended(EndedBy.MEMORY, f"{detail}{self._resident_limit >> 20} MiB are allowed")
         if held <= self._resident_limit:
             return None
         limits = f"it held {held >> 20} MiB of host memory and may hold {self._resident_limit >> 20} MiB"

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _PR_SET_NO_NEW_PRIVS = 38
+_CAPABILITY_VERSION = 0x20080522
+_KEPT_CAPABILITIES = 0b1111  # of root over files that it may not own; Landlock says which files
 _SET_MODE_FILTER, _GET_ACTION_AVAIL = 1, 2
 _ALL_THREADS = 1  # SECCOMP_FILTER_FLAG_TSYNC
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -79,6 +81,13 @@ _AF_UNIX, _SOCK_DGRAM, _SOCK_TYPE = 1, 2, 0xF
 _REFUSED_PRCTL = (1, 4, 35, 0x59616D61, 36)
 _F_SETOWN, _F_SETOWN_EX = 8, 15  # signals to others by way of a descriptor
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # typing into a terminal
+_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902  # as F_SETOWN, of sockets
+_FIFREEZE, _FITHAW, _FITRIM, _EXT4_SHUTDOWN = 0xC0045877, 0xC0045878, 0xC0185879, 0x8004587D  # of a whole filesystem
+_FS_SETFLAGS, _FS_SETXATTR = 0x40086602, 0x401C5820  # a file that nobody can remove
+_REFUSED_IOCTL = (
+    *(_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP, _FIFREEZE, _FITHAW, _FITRIM, _EXT4_SHUTDOWN),
+    *(_FS_SETFLAGS, _FS_SETXATTR),
+)
 _O_ACCMODE, _O_CREAT, _O_TRUNC = 0o3, 0o100, 0o1000
 
 
@@ -152,7 +161,7 @@ def _of_processes(rules: FilterRules, pid: int) -> Iterator[_Refusal]:
 def _of_descriptors(rules: FilterRules) -> Iterator[_Refusal]:
     for command in (_F_SETOWN, _F_SETOWN_EX):
         yield _Refusal("fcntl", (_Test(1, command),))
-    for command in (_TIOCSTI, _TIOCLINUX):
+    for command in _REFUSED_IOCTL:
         yield _Refusal("ioctl", (_Test(1, command),))
     for name, flags in (("open", 1), ("openat", 2)):
         # Opening to read and truncating at once changes a file that may only be read, on kernels before 6.2.
@@ -223,6 +232,16 @@ def filter_available() -> bool:
 def no_new_privileges() -> None:
     """What the kernel wants before either part of the boundary: no program gets more rights than its starter has."""
     _checked(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
+
+
+def drop_capabilities() -> None:
+    """Of root, what concerns the machine rather than files: filesystems, real-time scheduling, locked memory."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    library = ctypes.CDLL(None, use_errno=True)
+    held = ctypes.create_string_buffer(24)
+    _checked(library.capget(header, held), "capget")
+    kept = [word & (_KEPT_CAPABILITIES if place < 3 else 0) for place, word in enumerate(struct.unpack("6I", held.raw))]
+    _checked(library.capset(header, struct.pack("6I", *kept)), "capset")
 
 
 def install_filter(rules: FilterRules) -> None:

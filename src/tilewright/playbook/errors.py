@@ -17,20 +17,13 @@ class NotSupported(PlaybookProblem):
         super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
-def not_together(one: str, other: str) -> NotSupported:
-    """Two operations, by ATen's names, that the playbook writes in kernels of their own only."""
-    first, second = (text.strip("_").removeprefix("native_").removesuffix("_with_indices") for text in (one, other))
-    return NotSupported(
-        f"the playbook writes {first} and {second}, but not in one kernel; give it a function for each of the two"
-    )
-
-
 # -- refused before anything is traced --
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (
     ("whole attention layers", frozenset(("multi_head_attention_forward", "multiheadattention"))),
     ("recurrent networks", frozenset(("lstm", "gru", "rnn", "lstmcell", "grucell", "rnncell"))),
-    ("sorting", frozenset(("sort", "argsort", "msort", "median", "unique"))),
+    ("medians", frozenset(("median", "nanmedian"))),
+    ("results whose size depends on data", frozenset(("unique", "nonzero", "masked_select"))),
 )
 
 
@@ -39,4 +32,4 @@ def precheck(source: str, function: str) -> None:
     called = called_names(source, function)
     for what, names in _ABSENT:
         if found := sorted(names & called):
-            raise NotSupported(f"the playbook has no structure for {what}, and {function} calls {found[0]}")
+            raise NotSupported(f"the playbook has no rule for {what}, and {function} calls {found[0]}")

@@ -27,15 +27,6 @@ KIND_OF_DTYPE = {
 }
 NARROW = {"int32": "to_i32", "int16": "to_i16", "int8": "to_i8", "uint8": "to_u8"}
 
-# Written of elements, and not beside products or work on rows.
-ALONE = frozenset(("topk", "cumsum", "cumprod", "cat", "flip", "roll", "gather", "index_select", "embedding"))
-# Made of places, and so known where elements are moved or masked, in attention and before products.
-_POSITIONS = frozenset(("arange", "tril", "triu"))
-_MOVED_NAMES = """
-slice select split split_with_sizes unbind stack repeat permute transpose constant_pad_nd slice_scatter select_scatter
-unfold diagonal index
-"""
-_MOVED = frozenset(_MOVED_NAMES.split())
 _COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _LOGICAL = frozenset(("and", "or", "xor", "not", "isnan", "isinf"))
 _ORDER = (NumberKind.BOOL, NumberKind.INT, NumberKind.FLOAT)
@@ -78,7 +69,7 @@ class Lowering:
         unknown = dict.fromkeys(first.nodes[index].target for index in sorted(wanted))
         names = [one for one in unknown if one not in rules and one.removesuffix("_") not in rules]
         if names:
-            raise _without_rule(names)
+            raise NotSupported(f"rows are not made of {', '.join(names[:4])}")
         for index, node in enumerate(first.nodes):
             if index not in wanted:
                 continue
@@ -366,22 +357,3 @@ def _size_expressions(task: Task) -> dict[str, str]:
             if name in varying and not tensor.optional:
                 found.setdefault(name, f"{tensor.name}.shape[{place}]")
     return found
-
-
-def _without_rule(names: list[str]) -> NotSupported:
-    """Of operations, by ATen's names, that are written elsewhere or nowhere."""
-    absent = [one for one in names if one not in ALONE | _POSITIONS | _MOVED]
-    if absent:
-        return NotSupported(
-            f"the playbook does not support {', '.join(absent[:4])}; docs/playbook.md lists what it writes"
-        )
-    if positions := [one for one in names if one in _POSITIONS]:
-        return NotSupported(
-            f"the playbook does not support masks or positions made by {' and '.join(positions)} in one function with "
-            "reductions, softmax or other work on whole rows; make the mask a parameter of the function, as in "
-            "torch.where(mask, x, 0).sum(-1)"
-        )
-    return NotSupported(
-        f"the playbook writes {names[0]}, but not together with the rest of this function; give it a function of its "
-        "own"
-    )

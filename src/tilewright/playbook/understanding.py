@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tilewright.kernel_file import KernelFileError, parse
@@ -14,13 +14,14 @@ from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.loops.answers import KEPT, loops_answer
+from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
 from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
-from tilewright.playbook.tracing import MOST_PROBED, Probe, TraceRequest, Traces, fixed_probe, probes_of
+from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
@@ -39,7 +40,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 _TRACE_SECONDS = 120.0
-_SMALL = 16  # sizes up to this one are often filters, heads or groups, which a graph depends on
+_SMALL = (4, 16)  # sizes up to these are often filters, heads or groups, which a graph depends on
 
 Ask = Callable[[TraceRequest], Traces]
 
@@ -77,22 +78,40 @@ def answer(task: Task, ask: Ask) -> Answer:
 
 def any_graph(task: Task, ask: Ask) -> Answer:
     """A baseline of whatever operations have rules: for all sizes where the graph stays the same, else for fewer."""
+    for held, probes in _attempts(task):
+        try:
+            *traces, own = ask(TraceRequest(held, (*probes.probes, Probe(task.sizes, {})), KEPT)).traces
+            if same_graph(tuple(traces)):
+                alike = same_graph((traces[0], own))  # small sizes may be read otherwise, by another name for a view
+                return loops_answer(TracedTask(held, tuple(traces), probes), own if alike else None)
+        except (ReferenceProblem, NotSupported):
+            pass  # what follows from nothing known; anything else comes again at the own sizes
+    return loops_answer(_fixed(task, ask, KEPT))
+
+
+def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
+    """Varied sizes and numbers; then with what a graph may depend on held: numbers, small sizes, all but one."""
     varied = [one for one in task.free if one.varies]
-    small = [one.name for one in varied if one.size <= _SMALL]
-    later = [one.name for one in varied[1:]]
-    for held in dict.fromkeys((tuple(one.name for one in varied[MOST_PROBED:]), tuple(small), tuple(later))):
+    kept = [varied[MOST_PROBED:], *([one for one in varied if one.size <= most] for most in _SMALL), varied[1:]]
+    for names in dict.fromkeys(tuple(one.name for one in some) for some in kept):
+        held = _holding(task, names)
         for larger in (False, True):
-            held_task = _holding(task, held)
-            probes = probes_of(held_task, larger)
-            try:
-                request = TraceRequest(held_task, (*probes.probes, Probe(task.sizes, {})), KEPT)
-                traces = ask(request).traces
-                if same_graph(traces):
-                    return loops_answer(TracedTask(held_task, traces[:-1], probes), traces)
-            except (ReferenceProblem, NotSupported):
-                pass  # sizes that follow from nothing known; whatever else it is comes again at the own sizes
-    traced = _fixed(task, ask, KEPT)
-    return loops_answer(traced, traced.traces)
+            probes = _with_neighbours(held, probes_of(held, larger))
+            if (whole := with_whole_numbers(task, probes)) is not None:
+                yield held, whole
+            yield held, probes
+            if probes.probes[0].numbers:
+                yield held, replace(probes, probes=tuple(Probe(one.sizes, {}) for one in probes.probes))
+
+
+def _with_neighbours(task: Task, probes: ProbeSet) -> ProbeSet:
+    """Two more calls, one and two sizes further: half of a size, rounded, fits several formulas in three calls."""
+    more = []
+    for further, probe in zip((1, 2), probes.probes, strict=False):
+        given = probe.sizes
+        sizes = {one.name: one.permitted(given[one.name] + further) if one.varies else one.size for one in task.free}
+        more.append(Probe(task.complete(sizes), probe.numbers))
+    return replace(probes, probes=(*probes.probes, *more))
 
 
 def traced_task(task: Task, ask: Ask) -> TracedTask:

@@ -142,15 +142,14 @@ class AddressNotes:
     _touched: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def attached(self, names: Sequence[str], instructions: int) -> int:
-        """The address of the core's structure, for a launch with these regions."""
+        """The address of the core's structure, for a launch with these regions, by address."""
         self._names = list(names)
-        self._regions = (RegionNotes * (len(names) + 1))()
-        for entry, name in zip(self._regions, names, strict=False):
+        self._regions = (RegionNotes * len(names))()
+        for entry, name in zip(self._regions, names, strict=True):
             known = self.tensors.get(name)
             ctypes.memmove(
                 ctypes.byref(entry), ctypes.byref(known.raw() if known else _OTHER), ctypes.sizeof(RegionNotes)
             )
-        self._regions[len(names)] = _OTHER
         self._touched = np.zeros(instructions, np.uint64)
         self._raw = RawNotes(
             regions=ctypes.cast(self._regions, ctypes.c_void_p),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.address_notes import Bits, TensorNotes
+from tilewright.ptx.affine_numbers import FAR, Array, Beyond, Cut, Linear, Numbers
 from tilewright.ptx.global_memory import MemoryRegion
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import NOTE
@@ -35,38 +36,11 @@ from tilewright.ptx.syntax import (
     SymbolOperand,
 )
 
-Array = Any  # of int64 or bool: one for each thread of the block, or one for all
-
 _MOST_RANGES = 4096
 _MOST_OTHERS = 512  # places along the axes of the grid that do not vary in a range
 _MOST_MARKS = 30_000_000
-_FAR = float(1 << 62)
 _COMPARED = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"}
 _ORDERS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-
-
-class Beyond(Exception):
-    """What this cannot do; the interpreter does it."""
-
-
-class _Cut(Exception):
-    """The range must be cut at a place."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(at)
-        self.at = at
-
-
-@dataclass(frozen=True)
-class Linear:
-    """`base + slope * k`, for the k-th block of a range."""
-
-    base: Array
-    slope: Array
-
-    @property
-    def fixed(self) -> bool:
-        return not np.any(self.slope)
 
 
 @dataclass(frozen=True)
@@ -90,11 +64,12 @@ class AffineOutcome:
 
 
 @dataclass
-class _Block:
+class _Block(Numbers):
     """One range of blocks, evaluated."""
 
     grid: _Grid
     fixed: tuple[int, int, int]
+    rank: int  # in its cluster
     first: int
     count: int
     registers: dict[str, Any] = field(default_factory=dict)
@@ -165,64 +140,28 @@ class _Block:
         raise Beyond
 
     def _special(self, name: str) -> Linear:
+        grid, more = self.grid, int(self.count > 1)  # a range of one has no slopes
         axis = "xyz".find(name[-1])
         stem = name[:-2]
-        if stem == "%ctaid" and axis == self.grid.axis:
-            return Linear(np.int64(self.first), np.int64(1))
-        found = {"%ctaid": self.fixed, "%tid": self.grid.tid, "%ntid": self.grid.block, "%nctaid": self.grid.extents}
-        if stem not in found:
+        if stem == "%ctaid" and axis == grid.axis:
+            return Linear(np.int64(self.rank + grid.step * self.first), np.int64(grid.step * more))
+        if stem == "%clusterid" and axis == grid.axis:
+            return Linear(np.int64(self.first), np.int64(more))
+        along = [axis == grid.axis for axis in range(3)]
+        found = {
+            "%ctaid": self.fixed,
+            "%clusterid": self.fixed,
+            "%cluster_ctaid": [self.rank * one for one in along],
+            "%cluster_nctaid": [grid.step if one else 1 for one in along],
+            "%tid": grid.tid,
+            "%ntid": grid.block,
+            "%nctaid": grid.extents,
+        }
+        alone = {"%cluster_ctarank": self.rank, "%cluster_nctarank": grid.step}
+        value = alone[name] if name in alone else found[stem][axis] if stem in found else None
+        if value is None:
             raise Beyond
-        return Linear(np.asarray(found[stem][axis], np.int64), np.int64(0))
-
-    def fit(self, base: Array, slope: Array, width: int, mask: Array) -> Linear:
-        """Within a signed width for all blocks; what leaves it wraps around, if it is the same for all."""
-        last = self.count - 1
-        if width == 64:
-            far = np.abs(base.astype(np.float64)) + np.abs(np.asarray(slope, np.float64)) * self.count
-            if np.any((far > _FAR) & mask) and np.any(slope):
-                raise Beyond if self.count == 1 else _Cut(self.count // 2)
-            return Linear(base, slope)
-        low, high = -(1 << (width - 1)), 1 << (width - 1)
-        end = base + slope * last
-        out = ((base < low) | (base >= high) | (end < low) | (end >= high)) & mask
-        if not out.any():
-            return Linear(base, slope)
-        if np.any(slope) and self.count > 1:
-            raise _Cut(self.count // 2)
-        return Linear(((base + high) & ((1 << width) - 1)) - high, np.int64(0))
-
-    def unsigned(self, one: Linear, width: int, mask: Array) -> Linear:
-        """The same bits read as an unsigned number; of 64 bits only what is below 2**63."""
-        end = one.base + one.slope * (self.count - 1)
-        negative, later = (one.base < 0) & mask, (end < 0) & mask
-        if not (negative.any() or later.any()):
-            return one
-        if width == 64:
-            raise Beyond if self.count == 1 or one.fixed else _Cut(self.count // 2)
-        if np.any(negative != later):
-            raise _Cut(self.count // 2) if self.count > 1 else Beyond
-        return Linear(np.where(one.base < 0, one.base + (1 << width), one.base), one.slope)
-
-    def below(self, base: Array, slope: Array, mask: Array) -> Array:
-        """Whether `base + slope * k` is negative, which must be the same for all k."""
-        first = np.broadcast_to(base < 0, mask.shape)
-        turns = (first != (base + slope * (self.count - 1) < 0)) & mask
-        if turns.any():
-            start, step = (np.broadcast_to(one, mask.shape)[turns] for one in (base, slope))
-            rising = step > 0
-            at = np.where(rising, -(start // np.where(rising, step, 1)), start // np.where(rising, 1, -step) + 1)
-            raise _Cut(int(at.min()))
-        return first
-
-    def _divided(self, one: Linear, by: int, mask: Array) -> tuple[Linear, Linear]:
-        """Quotient and remainder, rounded down."""
-        quotient = one.base // by
-        if one.fixed or not np.any(np.asarray(one.slope) % by):
-            return Linear(quotient, one.slope // by), Linear(one.base - quotient * by, np.int64(0))
-        rest = Linear(one.base - quotient * by, one.slope)
-        self.below(rest.base, rest.slope, mask)
-        self.below(rest.base - by, rest.slope, mask)
-        return Linear(quotient, np.int64(0)), rest
+        return Linear(np.asarray(value, np.int64), np.int64(0))
 
     # -- instructions --
 
@@ -265,9 +204,9 @@ class _Block:
                 raise Beyond
             a, b = operand(1, natural=wide), operand(2, natural=wide)
             if not (a.fixed or b.fixed):
-                raise Beyond if self.count == 1 else _Cut(self.count // 2)
+                raise Beyond if self.count == 1 else Cut(self.count // 2)
             bits = 2 * width if wide else width
-            product = self.fit(*self._product(a, b, bits), bits, mask)
+            product = self.fit(*self.product(a, b), bits, mask)
             if name == "mul":
                 return product
             c = operand(3, bits)
@@ -281,21 +220,11 @@ class _Block:
         if name in ("min", "max"):
             a, b = operand(1, natural=True), operand(2, natural=True)
             less = self.below(a.base - b.base, a.slope - b.slope, mask)
-            return self._either(less if name == "min" else ~less, a, b)
+            return self.either(less if name == "min" else ~less, a, b)
         if name == "selp":
             chosen = self._predicate(one.operands[3], mask)
-            return self._either(chosen, operand(1), operand(2))
+            return self.either(chosen, operand(1), operand(2))
         return self._bits(one, kind, width, mask)
-
-    def _product(self, a: Linear, b: Linear, bits: int) -> tuple[Array, Array]:
-        if not a.fixed:
-            a, b = b, a
-        if bits == 64:
-            most = np.max(np.abs(np.asarray(a.base, np.float64)))
-            reach = np.abs(np.asarray(b.base, np.float64)) + np.abs(np.asarray(b.slope, np.float64)) * self.count
-            if most * np.max(reach) > _FAR:
-                raise Beyond
-        return a.base * b.base, a.base * b.slope
 
     def _bits(self, one: Instruction, kind: str, width: int, mask: Array) -> Linear:
         name = one.opcode
@@ -303,39 +232,28 @@ class _Block:
         b = self.value(one.operands[2], 32 if name in ("shl", "shr") else width, mask)
         if name in ("shl", "shr") and np.ndim(b.base) == 0 and b.fixed and 0 <= int(b.base) < width:
             by = 1 << int(b.base)
+            if name == "shl" and by > FAR:
+                raise Beyond
             if name == "shl":
-                return self.fit(*self._product(Linear(np.int64(by), np.int64(0)), a, width), width, mask)
-            return self._divided(self.unsigned(a, width, mask) if kind[0] != "s" else a, by, mask)[0]
+                return self.fit(*self.product(Linear(np.int64(by), np.int64(0)), a), width, mask)
+            a = self.unsigned(a, width, mask) if kind[0] != "s" else a
+            if by > FAR:  # only the sign is left
+                return Linear(np.where(self.below(a.base, a.slope, mask), -1, 0), np.int64(0))
+            return self.divided(a, by, mask)[0]
         if name in ("div", "rem") and np.ndim(b.base) == 0 and b.fixed and int(b.base) > 0:
             a = self.unsigned(a, width, mask) if kind[0] == "u" else a
             if self.below(a.base, a.slope, mask)[mask].any():
                 raise Beyond
-            return self._divided(a, int(b.base), mask)[name == "rem"]
+            return self.divided(a, int(b.base), mask)[name == "rem"]
         if name == "and" and b.fixed and np.ndim(b.base) == 0:
             ones = int(b.base)
-            if ones >= 0 and ones & (ones + 1) == 0:
-                return self._divided(a, ones + 1, mask)[1]
+            if 0 <= ones < FAR and ones & (ones + 1) == 0:
+                return self.divided(a, ones + 1, mask)[1]
         if name == "or":
-            return self._joined(a, b, width, mask)
+            return self.joined(a, b, width, mask)
         if not (a.fixed and b.fixed) or name not in ("and", "xor"):
             raise Beyond
         return Linear(a.base & b.base if name == "and" else a.base ^ b.base, np.int64(0))
-
-    def _joined(self, a: Linear, b: Linear, width: int, mask: Array) -> Linear:
-        """Bits of two numbers; a sum where one has zeros wherever the other may have ones."""
-        if a.fixed and b.fixed:
-            return Linear(a.base | b.base, np.int64(0))
-        if not b.fixed:
-            a, b = b, a
-        free = int(np.bitwise_or.reduce(np.ravel(a.base))) | int(np.bitwise_or.reduce(np.ravel(a.slope)))
-        room = free & -free if free else 0
-        fits = (b.base >= 0) & (b.base < room)
-        if not b.fixed or not np.all(fits | ~mask):
-            raise Beyond
-        return self.fit(a.base + b.base, a.slope + b.slope, width, mask)
-
-    def _either(self, chosen: Array, a: Linear, b: Linear) -> Linear:
-        return Linear(np.where(chosen, a.base, b.base), np.where(chosen, a.slope, b.slope))
 
     def _convert(self, one: Instruction, source: str, bits: int, mask: Array) -> Linear:
         target = one.modifiers[-2] if len(one.modifiers) > 1 else ""
@@ -409,7 +327,7 @@ class _Block:
         before = self.registers.get(target.name)
         if before is not None and not mask.all():
             if isinstance(made, Linear):
-                made = self._either(mask, made, before)
+                made = self.either(mask, made, before)
             else:
                 made = np.where(mask, made, before)
         self.registers[target.name] = made
@@ -460,6 +378,7 @@ class _Grid:
     budget: int  # of evaluated instructions
     evaluated: int = 0
     axis: int = 0
+    step: int = 1  # blocks of a cluster, which lie along that axis
     extents: tuple[int, int, int] = (1, 1, 1)
     threads: int = 0
     tid: tuple[Array, ...] = ()
@@ -469,6 +388,10 @@ class _Grid:
     def __post_init__(self) -> None:
         self.extents, self.block = self.request.grid, self.request.block
         self.axis = max(range(3), key=lambda axis: (self.extents[axis], -axis))
+        cluster = self.request.cluster or (1, 1, 1)
+        self.step = cluster[self.axis]
+        if math.prod(cluster) != self.step:
+            raise Beyond
         self.threads = math.prod(self.block)
         thread = np.arange(self.threads)
         x, y, _ = self.block
@@ -493,40 +416,40 @@ def run_affine(
 ) -> AffineOutcome:
     """Raises `Beyond`; then nothing was noted."""
     function = sliced.module.functions[request.kernel]
-    if sliced.shared or sliced.real or math.prod(request.cluster or (1, 1, 1)) > 1:
+    if sliced.shared or sliced.real:
         raise Beyond
     grid = _Grid(function, request, regions, budget)
     others = [axis for axis in range(3) if axis != grid.axis]
-    if math.prod(request.grid[axis] for axis in others) > _MOST_OTHERS:
+    if math.prod(request.grid[axis] for axis in others) * grid.step > _MOST_OTHERS:
         raise Beyond
     runs: list[_Run] = []
     paths: dict[frozenset[tuple[int, bool, bool]], tuple[int, int]] = {}
     drawing, ranges = Random(seed), 0
-    for place in np.ndindex(*(request.grid[axis] for axis in others)):
+    for rank, *place in np.ndindex(grid.step, *(request.grid[axis] for axis in others)):
         fixed = [0, 0, 0]
         for axis, at in zip(others, place, strict=True):
             fixed[axis] = at
-        waiting = [(0, request.grid[grid.axis])]
+        waiting = [(0, request.grid[grid.axis] // grid.step)]
         while waiting:
             first, count = waiting.pop()
             ranges += 1
             if ranges > _MOST_RANGES:
                 raise Beyond
-            block = _Block(grid, (fixed[0], fixed[1], fixed[2]), first, count)
+            block = _Block(grid, (fixed[0], fixed[1], fixed[2]), rank, first, count)
             try:
                 block.run()
-            except _Cut as cut:
+            except Cut as cut:
                 if not 0 < cut.at < count:
                     raise Beyond from cut
                 waiting += [(first + cut.at, count - cut.at), (first, cut.at)]
                 continue
             runs += block.runs
-            if sum(len(one.starts) * one.times for one in runs[-len(block.runs) :]) > _MOST_MARKS:
+            if sum(len(one.starts) * one.times for one in block.runs) > _MOST_MARKS:
                 raise Beyond
             key = frozenset(block.seen)
             known, example = paths.get(key, (0, 0))
             if drawing.randrange(known + count) < count:
-                fixed[grid.axis] = first + drawing.randrange(count)
+                fixed[grid.axis] = rank + grid.step * (first + drawing.randrange(count))
                 example = fixed[0] + request.grid[0] * (fixed[1] + request.grid[1] * fixed[2])
             paths[key] = (known + count, example)
     return AffineOutcome(tuple(runs), tuple(paths.values()), grid.evaluated)

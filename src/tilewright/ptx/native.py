@@ -102,8 +102,10 @@ class ProgramSource(Structure):
     )
 
 
-_MIRRORED = (Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch)
-_MIRRORED += (RegionNotes, RawTwice, RawPath, RawNotes)
+_MIRRORED: tuple[type[Structure], ...] = (
+    *(Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch),
+    *(RegionNotes, RawTwice, RawPath, RawNotes),
+)
 
 # Name of a function of the library -> what it takes, what it gives.
 _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {

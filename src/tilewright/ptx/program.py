@@ -154,8 +154,8 @@ def _instruction_record(one: Instruction, row: list[int]) -> InstructionRecord:
 
 # -- programs --
 
-_FIRST_MODULE_ADDRESS = 0x7C00_0000_0000
-_MODULE_BYTES, _MODULES = 1 << 32, 256
+_FIRST_MODULE_ADDRESS = 0x7FF0_0000_0000  # above all tensors
+_MODULE_BYTES, _MODULES = 1 << 30, 32
 _module_numbers = itertools.count()
 _MOST_FINDINGS = 512
 _MOST_PRINTED_BYTES = 1 << 20
@@ -164,10 +164,11 @@ _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK, 64)
 _CHECK_BITS = {check: 1 << bit for bit, check in enumerate(Check)}  # the core's TW_CHECK_*
 _WRITABLE, _INPUT = 1, 2
-_WORKSPACE_ADDRESS = 0x7A00_0000_0000
+_WORKSPACE_ADDRESS = 0x7FF8_0000_0000  # above all other regions
 _SHARED_UNIT = 128  # bytes that shared memory is given out in
 _SYSTEM_SHARED_BYTES = 1024  # of each block, from sm_80 on
 _FIRST_OVERLAPPING = 90  # of compute capabilities
+_NOTHING = np.zeros(0, dtype=np.uint8)
 _COMPLETED, _OUT_OF_MEMORY = 0, 2  # how `tw_run` ends; 1: stopped
 
 
@@ -220,7 +221,7 @@ class Program:
         regions = memory.regions(self.number)
         launch, held = _prepared(loaded, memory, regions, request, cluster)
         if notes is not None:
-            launch.notes = notes.attached([one.name for one in regions], len(loaded.lowered.origins))
+            launch.notes = notes.attached([one.name for one in _in_order(regions)], len(loaded.lowered.origins))
         started = time.perf_counter()
         launch.open_at_start, launch.open_when_awaited = order
         ending = core().tw_run(ctypes.byref(launch))
@@ -412,10 +413,15 @@ def _prepared(
     return launch, held
 
 
-def _region_table(regions: list[MemoryRegion], workspace: Bytes) -> ctypes.Array[RawRegion]:
+def _in_order(regions: list[MemoryRegion], workspace: Bytes = _NOTHING) -> list[MemoryRegion]:
+    """By address, with the workspace, whose name is empty."""
     workspaces = [MemoryRegion("", _WORKSPACE_ADDRESS, workspace, None, 1, (), (), True)]
+    return sorted([*regions, *workspaces], key=lambda one: one.address)
+
+
+def _region_table(regions: list[MemoryRegion], workspace: Bytes) -> ctypes.Array[RawRegion]:
     table = (RawRegion * (len(regions) + 1))()
-    for entry, region in zip(table, sorted([*regions, *workspaces], key=lambda one: one.address), strict=True):
+    for entry, region in zip(table, _in_order(regions, workspace), strict=True):
         entry.address = region.address
         entry.bytes = len(region.data)
         entry.data = region.data.ctypes.data

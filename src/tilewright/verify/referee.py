@@ -345,6 +345,8 @@ class Referee:
             if isinstance(outcome, Rejected):
                 return outcome
             trial.note(outcome.note)
+            trial.note(f"every block's addresses at the task's own sizes: {followed}")
+            followed = replace(followed, paths=())  # which blocks were judged is not to be known
             if not outcome.judged and not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
             seen = outcome.is_looked_at and not outcome.judged
@@ -364,7 +366,7 @@ class Referee:
         if isinstance(outcome, Rejected) or not outcome.judged:
             return outcome if isinstance(outcome, Rejected) else unsupported
         unseen = outcome.unseen or "a part of it was run, and the task has no smaller call to run whole"
-        notes = (*trial.notes, outcome.note)
+        notes = (*trial.notes, outcome.note, f"every block's addresses at the task's own sizes: {followed}")
         return records.Passed(tuple(trial.results), notes, outcome.uncovered, unseen, addresses=followed)
 
     def _follow(self, trial: Trial) -> Rejected | records.FollowedAddresses:

@@ -302,10 +302,12 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, tra
 
 
 def _overflows(found: torch.Tensor, truth: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Where infinity is what the dtype makes of the truth, within what is allowed."""
+    """Where infinity is what the dtype makes of the truth, within what is allowed; or NaN, in f32, whose partial sums
+    may overflow to both sides where the truth does."""
     kind = torch.finfo(found.dtype)
     beyond = truth.abs() + allowed >= kind.max * (1 + kind.eps / 4)
-    return beyond & (found.double() == truth.sign() * math.inf)
+    lost = found.isnan() & (truth.abs() > kind.max) if found.dtype == torch.float32 else torch.zeros_like(beyond)
+    return beyond & ((found.double() == truth.sign() * math.inf) | lost)
 
 
 def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:

@@ -314,7 +314,9 @@ def _refuse_unknown(name: str, dimensions: Dimensions) -> None:
 def _same_sides(numbers: Mapping[str, Any], bound: Bound) -> dict[str, str]:
     """The sides of a result of windows that keep them."""
     window, stride, padding = (numbers.get(one) for one in ("window", "stride", "padding"))
-    keeps = isinstance(window, int) and stride == 1 and padding * 2 == numbers.get("dilation", 1) * (window - 1)
+    if not (isinstance(window, int) and isinstance(padding, int) and stride == 1):
+        return {}
+    keeps = padding * 2 == numbers.get("dilation", 1) * (window - 1)
     return {"sides": " ".join(one for one in ("depth", "height", "width", "length") if one in bound)} if keeps else {}
 
 
@@ -392,7 +394,7 @@ def _checked_axis(operation: Operation, axis: Axis, said: str, dimensions: Dimen
     if not operation.goes_over:
         if axis is not None and operation.axis != "last":
             raise NotUnderstood(f'"{said}" cannot be said of {operation.says}')
-        if axis not in (None, (-1,), (rank - 1,), (-2, -1)):
+        if axis not in (None, (-1,), (rank - 1,)) and (axis != (-2, -1) or operation.kind != "map"):
             raise NotUnderstood(f"{operation.says} goes over the last dimension only")
         return None
     axis = axis if axis is not None else () if operation.axis == "all" else (-1,)

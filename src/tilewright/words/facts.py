@@ -90,7 +90,6 @@ class Facts:
                     step.give(each, text)
                     break
             else:
-                self._choose_by_size(name)
                 if name not in vocabulary()["bound"] and name != "image":
                     self.left.append(token.text)
                     continue
@@ -99,18 +98,6 @@ class Facts:
                 if reducing and over and name in ("rows", "tokens", "sequence", "channels"):
                     reducing.axis, reducing.axis_said = "rows?", token.text
                 sizes.append((noun if len(noun) == 1 else name, text))
-
-    def _choose_by_size(self, role: str) -> None:
-        """A size of a dimension that only a variant has asks for it: "8 kv heads"."""
-        for step in self.steps:
-            if any(role in pattern for pattern in _patterns(step.chosen, ())):
-                return
-            for option in step.operation.options:
-                more = (*step.options, option.name)
-                patterns = _patterns(step.operation.with_options(more), ())
-                if any(role in pattern for pattern in patterns) and not step.operation.rivals(more):
-                    step.options.append(option.name)
-                    return
 
     def _take_number(self, place: int, one: Token) -> None:
         """A number without a name goes to the step near it that takes another one."""
@@ -158,6 +145,9 @@ class Facts:
 
     def _take_shape(self, place: int, one: Token) -> list[Any]:
         """A shape; a small one is a window where a step has one, and a pair the numbers of a step with two."""
+        if self._words(place - 1, place) == ["to"]:
+            self.left.append(f"to {one.text}")  # it is the shape of the result
+            return []
         step = self._nearest(place, lambda one: one.takes_number("window") and "window" not in one.numbers)
         if step is not None and max(one.value) < 16:
             equal = len(set(one.value)) == 1 and len(one.value) < 3
@@ -274,6 +264,11 @@ class Facts:
             if step is None:
                 step = self._nearest(place, partial(_goes_over, one.value))
             explained = any(contents(one.text) and contents(one.text) <= self._explained(s) for s in self.steps)
+            if one.value == "row" and place not in self.used and any(map(_by_column, self.steps)):
+                explained = False  # "a bias per row"
+            last = [s for s in self.steps if s.end <= place][-1:]
+            if last and step and step.start < last[0].start and THEN & set(self._words(step.end, last[0].start)):
+                step, explained = None, False  # "rmsnorm, then times a gate over dim 0"
             if step is None or (not step.operation.goes_over and explained):
                 self.left += [] if explained else [one.text]
                 continue
@@ -300,10 +295,7 @@ class Facts:
             near = [*self._words(place - 5, place), *after]
             result = {"out", "output", "result", "returns", "return", "to", "into", "as"} & set(before[-2:])
             tensor = (self._words(place - 1, place) or [""])[0]
-            if any(
-                re.match(r"accum(?!ulates32)|math|comput|calculat|intern|inside|sum|stat|state|everything", t)
-                for t in near
-            ):
+            if any(re.match(r"accum(?!ulates32)|math|comput|calcul|intern|inside|stat|everything", t) for t in near):
                 self.notes.append(f'not used: "{one.text}" on the way: kernels compute in f32 anyway')
             elif result or (after in (["out"], ["output"], ["result"]) and (dtype or cast)):
                 to = one.value
@@ -320,6 +312,11 @@ class Facts:
 
     def _explained(self, step: Step) -> frozenset[str]:
         return hints(step.operation.name) - NEGATIONS
+
+
+def _by_column(step: Step) -> bool:
+    """Whether it has one number per column."""
+    return step.operation.kind == "map" and step.chosen.arguments[-1].dimensions == ("cols",)
 
 
 def _goes_over(axis: object, step: Step) -> bool:

@@ -287,7 +287,7 @@ class _Writer:
             if name == "beta" and "gamma" in self.letters:
                 return "vector"
             if role != "unclear":
-                return role
+                return str(role)
             if name not in self.builder.renamed.values() and ("x" in self.letters or self.has_product):
                 raise unread(
                     f'whether {name} in "{self.formula.text}" is a number or a tensor cannot be told; '

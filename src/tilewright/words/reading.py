@@ -19,7 +19,6 @@ from tilewright.words.catalogue import (
     fillers,
     harmless,
     hints,
-    names,
     nearest,
     operations,
     operative,
@@ -37,15 +36,13 @@ from tilewright.words.steps import (
     is_joint,
     meaning,
     mentions_of,
-    near,
     of_entry,
     ordered,
     phrase_of,
     phrases_at,
-    tensors,
 )
-from tilewright.words.text import joined, listed, stems
-from tilewright.words.tokens import Token, number_of
+from tilewright.words.text import listed, stems
+from tilewright.words.tokens import Token
 
 _MOST, _MOST_TOKENS, _MOST_STEPS = 24, 120, 12
 _MODIFIES = listed("with using except but plus minus times only")
@@ -68,7 +65,7 @@ def read_tokens(words: str, some: list[Token], given: Collection[str]) -> Reques
     complete = any(not left for _, _, left in readings.values())
     entries = dict.fromkeys(name.operation for one in found for name in one.names)
     entries |= {} if complete else dict.fromkeys(one.name for one in nearest(words, 12) if _describes(some, one))
-    alone, _ = _readings([_Attempt(some, given, *of_entry(some, found, one)) for one in entries])
+    alone, _ = _readings([_Attempt(some, given, *of_entry(found, one)) for one in entries])
     readings |= {key: one for key, one in alone.items() if not one[2] and key not in readings}
     if not readings:
         raise problem or _nothing(words, some)
@@ -114,7 +111,7 @@ def _describes(some: list[Token], one: Operation) -> bool:
     """Whether the words describe an entry that they do not name: it has most of them, and two at least."""
     said = {t.stem for t in some if t.kind == "word"} - fillers() - harmless()
     own = said & hints(one.name)
-    return (len(own) > 2 and len(own) > 0.6 * len(said)) or bool(of_entry(some, [], one.name)[3])
+    return len(own) > 2 and len(own) > 0.6 * len(said)
 
 
 def _unknown(words: str, left: list[str], request: Request) -> NotUnderstood:
@@ -142,12 +139,12 @@ class _Attempt(Facts):
         found: tuple[Mention, ...],
         entry: str = "",
         others: tuple[Mention, ...] = (),
-        places: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
         self.tokens, self.given, self.entry = some, given, entry
         self.unused: list[str] = []  # words that say nothing of an operation
         self.options: list[Mention] = []
+        self.claimed: list[Step] = []  # that are said to have a bias
         self.stated: list[Mention] = []  # what is said of something: "keys are quantized"
         for one in found:
             name = one.names[0]
@@ -164,9 +161,6 @@ class _Attempt(Facts):
             first = self.steps[0] if self.steps else Step(operations()[entry])
             self.steps = [replace(first, options=[o for s in self.steps for o in s.options])]
             colon = first.end and self._words(first.end, first.end + 1)[:1] in ([":"], ["("], ["="])
-            self.used |= places
-            if places:
-                self.steps[0].start, self.steps[0].end = min(places), max(places) + 1
             if not found or not (first.operation.describes or colon):
                 self.left += [self._text(one.start, one.end) for one in others]
 
@@ -177,6 +171,7 @@ class _Attempt(Facts):
         if len(self.steps) > _MOST_STEPS:
             raise unread(f"the request has {len(self.steps)} steps; ask for fewer")
         self._take_options()
+        self._check_claims()
         sizes, shapes, layout = self._take_facts()
         self._take_axes()
         dtype, to = self._take_dtypes()
@@ -221,7 +216,8 @@ class _Attempt(Facts):
             self.stated.append(one)
         state = before[-1:] in (["already"], ["stored"], ["is"], ["are"]) and one.end == one.start + 1 and one.start > 1
         leads = operations()[one.names[0].operation].leads and len(found) > 1
-        return state or (leads and after in (["scores"], ["logits"], ["probs"]))
+        apart = all(other.end != one.start for other in found)
+        return state or (leads and apart and after in (["scores"], ["logits"], ["probs"]))
 
     def _is_said(self, mention: Mention, place: int) -> bool:
         """Whether a token is a part of a mention; a shape or names within it may be none: "conv 1x1"."""
@@ -252,13 +248,18 @@ class _Attempt(Facts):
                 argument = own <= arguments and not parted
                 if again or bias or (own and (explains or (argument and len(own) == 1))):
                     before.end = one.end if again else before.end
+                    self.claimed += [before] * (one.operation.name == "bias")
                     self.options = [o for o in self.options if o.names[0].operation != one.operation.name or again]
                     continue
             kept.append(one)
         self.steps = kept
 
+    def _check_claims(self) -> None:
+        """A bias that is asked for, and that an option leaves out."""
+        self.left += ["with bias" for step in self.claimed if step.chosen.slots.get("bias") == "None"]
+
     def _take_options(self) -> None:
-        """Options by their phrases, and by phrases whose words all stand near a step in any order."""
+        """Options by their phrases."""
         for mention in self.options:
             name = mention.names[0]
             step = self._nearest(mention.start, partial(_is_of, name.operation))
@@ -267,33 +268,7 @@ class _Attempt(Facts):
                 self.used -= set(range(mention.start, mention.end))
                 continue
             step.options += [name.option] if name.option not in step.options else []
-            self._give_numbers(step, mention)
             step.start = mention.start if mention.end == step.start else step.start
-        for step in self.steps:
-            for option in step.operation.options:
-                if option.name not in step.options and not step.operation.rivals((*step.options, option.name)):
-                    self._take_scattered(step, option.name, option.phrases)
-
-    def _give_numbers(self, step: Step, mention: Mention) -> None:
-        """Numbers within the phrase of an option: "top 4 of 64"."""
-        said = [one for one in self.tokens[mention.start : mention.end] if one.kind == "number"]
-        if said and mention.names[0] not in names().get(joined(self._text(mention.start, mention.end)), ()):
-            for name, one in zip(step.chosen.bare, said, strict=False):
-                step.give(name, number_of(one))
-
-    def _take_scattered(self, step: Step, option: str, phrases: tuple[str, ...]) -> None:
-        free = {
-            at: one.stem
-            for at, one in enumerate(self.tokens)
-            if at not in self.used and one.kind == "word" and step is self._nearest(at, lambda _: True)
-        }
-        for phrase in phrases:
-            if places := near(self.tokens, free, phrase):
-                step.options.append(option)
-                self.used |= places
-            if places:
-                self.steps[0].start, self.steps[0].end = min(places), max(places) + 1
-                return
 
     # -- every other word --
 
@@ -315,6 +290,8 @@ class _Attempt(Facts):
         stated = (self._text(one.start, one.end) for one in self.stated)
         self.left += [said for said in stated if not contents(said) <= known]
         after = self._steps_after() if self.entry else len(self.tokens)
+        sides = {one.stem for at, one in enumerate(self.tokens) if at not in self.used} & {"row", "column"}
+        self.left += ["rows and columns"] if len(sides) > 1 and len(self.steps) == 1 else []
         place = 0
         while place < len(self.tokens):
             one = self.tokens[place]
@@ -363,6 +340,11 @@ class _Attempt(Facts):
         if one.text in {*_ORDINALS, "first"} and next_word.stem in stems(*_DOMAIN, "head key query sample"):
             return place + 1 not in self.used
         if one.text == "half" and next_word.text == "of":
+            return True
+        if self._words(place - 1, place) == ["and"] and self.tokens[place - 2].kind == "axis":
+            return True  # "over batch and heads"
+        dropped = {name for s in self.steps for o in s.operation.options if o.name in s.options for name in o.drops}
+        if one.text in dropped and self._words(place - 1, place) == ["with"]:
             return True
         if one.text in _ORDINALS and any(step.start == place + 1 for step in self.steps):
             return True
@@ -417,6 +399,8 @@ class _Attempt(Facts):
             return True
         if any(step.start == place + 1 for step in self.steps) or _DOMAIN & set(after):
             return True  # "sparse attention", "the valid tokens"
+        if one.stem in ("row", "column") and any(step.end == place for step in self.steps):
+            return True  # "gather columns"
         if one.stem in harmless():
             return False
         end = max((step.end for step in self.steps if step.end <= place), default=0)
@@ -431,25 +415,11 @@ class _Attempt(Facts):
         end = at
         while end < len(self.tokens) and self.tokens[end].kind == "word" and self.tokens[end].stem in absent | {"or"}:
             end += 1
-        one = self.tokens[at] if at < len(self.tokens) else None
-        if end == at and one is not None and one.kind == "word" and self._lacks(one):
-            self.notes.append(f'without "{one.text}", which it does not have anyway')
-            end = at + 1
         if end == at:
             end = min(len(self.tokens), at + 1)
             self.left.append(self._text(place, end))
         self.used |= set(range(place, end))
         return end
-
-    def _lacks(self, one: Token) -> bool:
-        """Whether nothing that the steps compute has what is named: an operation or a tensor of the catalogue."""
-        for step in self.steps:
-            own = step.chosen
-            phrases = [phrase for o in own.options for phrase in o.phrases]
-            text = " ".join((own.code, own.takes, own.says, *own.assume, *own.hints, *phrases))
-            if one.stem in stems(text) or one.text in text:
-                return False
-        return bool(self.steps) and (one.stem in names() or one.text in tensors())
 
 
 def _is_of(name: str, step: Step) -> bool:

@@ -96,7 +96,7 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
             raise unread(f'whether "{rest.strip(" ,")}" is the product of the formula or another one is not clear')
         return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
-        raise problem or error from None
+        raise (problem if label and problem else error) from None
 
 
 def _scalars(text: str) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | No
     between = text[len(before) : len(text) - len(after)]
     for start, end, _ in said:
         between = between.replace(text[start:end], " ")
-    return formula, after.strip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
+    return formula, after.strip(" ,;.!").lstrip(" ,;.!)"), f"{before} {between}".strip(" ,;:.=(-)")
 
 
 def _formula_at(piece: str, known: set[str]) -> tuple[int, Formula] | None:

@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tilewright.words.catalogue import Name, Operation, contents, names, operations, vocabulary
+from tilewright.words.catalogue import Name, Operation, names, vocabulary
 from tilewright.words.errors import NotUnderstood, unread
-from tilewright.words.text import ARTICLES, joined, listed, words_of
+from tilewright.words.text import ARTICLES, joined, listed
 from tilewright.words.tokens import Token
 
 THEN = listed("then ; -> . | ! ? followed finally afterwards")
 _BACK = listed("of on after from over to")
 _MODIFIERS = ("pad", "pad2d", "reflect_pad", "weight_norm", "row_absmax", "standardize")  # "conv with reflect padding"
-NEGATIONS = listed("no not without except instead unless never excluding skip skipping non zero")
-_ADDS = listed("with using plus minus times only")
-_LONGEST, _WINDOW = 8, 9  # words of a phrase, and of one whose words are apart
+NEGATIONS = listed("no not without except instead unless never excluding skip skipping non")
+_LONGEST = 8  # words of a phrase
 
 
 @dataclass
@@ -151,7 +150,8 @@ def phrases_at(some: list[Token], place: int) -> list[tuple[int, tuple[Name, ...
         if (
             one.kind in ("size", "dtype")
             or (one.kind == "word" and one.text in ARTICLES)
-            or one.text in ("+", "&", "/")
+            or one.text in ("+", "&")
+            or (one.text == "/" and end + 1 < len(some) and some[end + 1].kind == "word")
         ):
             if not solid:
                 break
@@ -173,34 +173,11 @@ def choices(found: list[Mention]) -> Iterator[tuple[Mention, ...]]:
         yield tuple(Mention(one.start, one.end, (name,)) for one, name in zip(found, chosen, strict=True))
 
 
-def of_entry(
-    some: list[Token], found: list[Mention], entry: str
-) -> tuple[tuple[Mention, ...], str, tuple[Mention, ...], frozenset[int]]:
-    """The mentions of one entry and its options, the entry, the mentions of others, and where the words of its name
-    stand if they are apart: "cumsum over the last axis, exclusive"."""
+def of_entry(found: list[Mention], entry: str) -> tuple[tuple[Mention, ...], str, tuple[Mention, ...]]:
+    """The mentions of one entry and its options, the entry, and the mentions of others."""
     own = [(one, [n for n in one.names if n.operation == entry]) for one in found]
-    mine = tuple(Mention(one.start, one.end, (names_[0],)) for one, names_ in own if names_)
-    apart = frozenset() if mine else _apart(some, operations()[entry].phrases)
-    others = (one for one, names_ in own if not names_ and not apart.issuperset(range(one.start, one.end)))
-    return mine, entry, tuple(others), apart
-
-
-def _apart(some: list[Token], phrases: tuple[str, ...]) -> frozenset[int]:
-    free = {at: one.stem for at, one in enumerate(some) if one.kind == "word"}
-    return next(filter(None, (near(some, free, phrase, NEGATIONS | _ADDS) for phrase in phrases)), frozenset())
-
-
-def near(some: list[Token], free: dict[int, str], phrase: str, parts: frozenset[str] = NEGATIONS) -> frozenset[int]:
-    """Where the words of a phrase stand near each other in any order; nowhere if one is missing or negated."""
-    wanted = contents(phrase)
-    if len(wanted) < 2 or not wanted <= set(free.values()) or NEGATIONS & set(words_of(phrase)) or "#" in phrase:
-        return frozenset()
-    for start in (at for at, said in free.items() if said in wanted):
-        places = {at: said for at, said in free.items() if start <= at < start + _WINDOW and said in wanted}
-        negated = any(parts & set(words_in(some, at - 3, at)) for at in places)
-        if wanted <= set(places.values()) and not negated:
-            return frozenset(places)
-    return frozenset()
+    mine = tuple(Mention(one.start, one.end, (some[0],)) for one, some in own if some)
+    return mine, entry, tuple(one for one, some in own if not some)
 
 
 # -- order --
@@ -240,7 +217,12 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str], 
     anew = {*THEN} & set(between) and between[-1:] == named[-1:] == ["x"]
     if named and (anew or factor or {"plus", "+", "minus"} & set(between)):
         raise _unordered(some, one, other)
-    if {*THEN, ",", "after", "before", ":", "("} & set(between):
+    parted = {*THEN, ",", "after", "before", ":", "(", "+"} & set(between)
+    turned = other.operation.name in ("transpose", "flip", "reverse") and not parted and not {"and"} & set(between)
+    with_modifier = between[-1:] == ["with"] and other.operation.name in _MODIFIERS
+    if turned or with_modifier or (not between and other.operation.kind == "reduce"):
+        raise _unordered(some, one, other)
+    if parted - {"+"}:
         return
     plain = [is_plain(step) for step in (one, other)]
     joint = one.operation.kind == other.operation.kind == "reduce"
@@ -249,13 +231,14 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str], 
         (reads and (named or not acts(one)) and not one.operation.leads)
         or factor
         or (between and between[0] == "but")
-        or between in (["by"], ["with"] if other.operation.name in _MODIFIERS else ["by"])
+        or between == ["by"]
         or (between == ["of"] and one.operation.name in ("center", "minus_max", "over_sum", "over_max"))
         or (between in (["+"], ["plus"]) and not fused and not acts(other))
         or (between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce"))
         or (between[:1] == ["with"] and not one.operation.leads)
         or (between[:1] == ["with"] and len(between) > 1 and other.operation.kind == "row")
-        or (not between and acts(one) and acts(other))
+        or (not between and acts(other) and not one.operation.leads)
+        or (between[:1] == ["with"] and one.operation.takes.startswith("query[") and not acts(other))
     ):
         raise _unordered(some, one, other)
 

@@ -19,9 +19,10 @@ from tilewright.devices.contents import misalignment
 from tilewright.devices.emulation.plan_run import launch_request
 from tilewright.ptx import sparse_memory
 from tilewright.ptx.address_notes import AddressNotes, Bits, Content, TensorNotes
-from tilewright.ptx.affine_blocks import Beyond, note_runs, run_affine
+from tilewright.ptx.affine_blocks import note_runs, run_affine
+from tilewright.ptx.affine_numbers import Beyond
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
-from tilewright.ptx.launching import LaunchOptions, LaunchResult
+from tilewright.ptx.launching import LaunchOptions, LaunchResult, cluster_extents
 from tilewright.ptx.program import Program
 from tilewright.ptx.slicing import NotSliced, Slice, slice_kernel
 from tilewright.ptx.syntax import Module, PtxError
@@ -139,7 +140,7 @@ class _Run:
     def _add_input(self, one: InputTensor) -> None:
         given = self.contents.get(one.name)
         writable = one.name in self.job.returns
-        data = given.copy() if given is not None and writable else given
+        data = given.copy() if given is not None and (writable or not given.flags.writeable) else given
         self._place(one.name, one.spec, sparse_memory.zeros(one.spec.storage_bytes) if data is None else data, writable)
         content = Content.MISSING if given is None else Content.GIVEN
         self._note(one.name, one.spec, content, written=writable)
@@ -213,6 +214,8 @@ class _Run:
     def _at_once(self, chosen: tuple[Slice, Program], launch: PackedLaunch, position: int) -> bool:
         sliced = chosen[0]
         request = launch_request(launch, self._plan.maps, self._memory, LaunchOptions())
+        built = chosen[1].prepare(launch.symbol).cluster
+        request = replace(request, cluster=cluster_extents(launch.symbol, built, request.cluster, request.grid))
         regions = self._memory.regions(-1)
         try:
             found = run_affine(sliced, request, regions, _EVALUATED, self.seed + position)

@@ -79,10 +79,10 @@ class _Runs:
 
     def again(self, used: PlanMemory, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         """The next call, in order, on the memory that the last one left, with fewer checkers."""
-        memory = self.make_memory(circumstances)
-        memory.inherit(used, self.plan.buffers)
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
         in_order = replace(circumstances, seed=None, inherits=True, packed=True)
+        memory = self.make_memory(in_order)
+        memory.inherit(used, self.plan.buffers)
         return _noted(run_plan(self.program, self.plan, memory, quick, in_order, self.announce))
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:

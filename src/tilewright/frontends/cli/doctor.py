@@ -172,7 +172,7 @@ def _author() -> MachineFact:
     """Who would write a kernel if `make` were not told."""
     chosen = default_provider(os.environ)
     if chosen is None:
-        advice = "it writes no sorts or recurrent networks; name another author with --model PROVIDER:NAME"
+        advice = "it writes no recurrent networks; name another author with --model PROVIDER:NAME"
         return MachineFact("author", State.GOOD, "the built-in playbook, as no key is set", advice)
     name = f"{chosen.name}:{chosen.default_model}"
     return MachineFact("author", State.GOOD, f"{name}, as {chosen.key} is set; --author playbook asks nobody")

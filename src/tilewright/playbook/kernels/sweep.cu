@@ -1,3 +1,3 @@
-  for (index_t column = lane; is_live && column < $columns; column += LANES) {
+  for (index_t column = lane; ${live}column < $columns; column += LANES) {
 $body
   }

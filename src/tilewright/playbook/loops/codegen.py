@@ -63,13 +63,16 @@ class KernelFile:
         for one in self.traced.task.tensors:
             if one.memory_order not in ((), tuple(range(len(one.dimensions)))) or one.layout is not Layout.DENSE:
                 plan.head.append(f"accept  {one.name}: strided, unaligned")
-        for one in self.program.inputs:
-            buffer = self.program.buffers[one]
-            given = next(tensor for tensor in self.traced.task.tensors if tensor.name == one)
-            if given.memory_order and given.layout in (Layout.DENSE, Layout.UNALIGNED):
+        for given in self.traced.task.tensors:
+            if (
+                given.memory_order
+                and given.name in self.program.buffers
+                and given.layout in (Layout.DENSE, Layout.UNALIGNED)
+            ):
+                buffer = self.program.buffers[given.name]
                 for dim, stride in enumerate(buffer.strides):
                     if not buffer.shape[dim].is_always(1):
-                        plan.tail.append(f"need    {one}.stride[{dim}] == {plan.size(stride)}")
+                        plan.tail.append(f"need    {given.name}.stride[{dim}] == {plan.size(stride)}")
         for name in self.memory.names:
             if name in self.program.buffers:
                 self.index_sizes[self.program.numel(self.program.buffers[name])] = None
@@ -102,8 +105,7 @@ class KernelFile:
         )
         lines.insert(place, f"//! const   WIDE = {wide}")
         plan = "\n".join(lines)
-        words = {"fp16": "__half", "bf16": "__nv_bfloat16", "fp8": "__nv_fp8"}
-        words = {key: (one, one.replace("nv_", "").replace("__half", "float2half")) for key, one in words.items()}
+        words = {"fp16": ("__half", "float2half"), "bf16": ("bfloat16",), "fp8": ("__nv_fp8",)}
         heads = "".join(f"#include <cuda_{key}.h>\n" for key, found in words.items() if any(w in code for w in found))
         flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", (_elements(),))
         head, _, rest = flat.partition("\n\n")
@@ -124,7 +126,6 @@ class KernelFile:
         writer: Writer,
         grid: str,
         more: str = "",
-        block: str = "THREADS",
         **holes: object,
     ) -> None:
         kinds = Counter(one.op if one.kind == "reduction" else one.kind for one in group.nodes)
@@ -180,7 +181,7 @@ class KernelFile:
         words = {1: "A thread for each row.", 32: "A warp for each row.", 256: "A block for each row."}
         self._launch(
             "rows", name, group, writer, grid, rows=group.rows, lanes=lanes, lanes_comment=words[lanes],
-            partial="", all_lanes="  // all lanes take part in exchanges" if lanes > 1 else "", body=outer.text,
+            all_lanes="  // all lanes take part in exchanges" if lanes > 1 else "", body=outer.text,
         )  # fmt: skip
 
     def _keep(
@@ -225,7 +226,7 @@ class KernelFile:
         for one in members:
             value, op, kind = writer.value(one.body, loop), one.node.op, KIND[one.body.kind]
             if one.node.kind != "reduction":
-                writer.store(one.node.buffer, one.target, value, loop)
+                writer.store(one.node.buffer, one.target, value, loop, guard="is_live")
                 continue
             name, combine, start, result = writer.name("r"), COMBINE[op], identity(op, one.body.kind), ""
             if op.startswith("arg"):
@@ -236,6 +237,8 @@ class KernelFile:
             ends.append((one, kind, name, combine, result))
         file = "kept_sweep" if writer.keep and columns is self._kept_columns(writer) else "sweep"
         holes = {"columns": writer.size(columns), "body": loop.text, "keep": writer.keep}
+        in_place = self._in_place(group)  # where threads without a row would read what others write
+        holes |= {"live": "is_live && " if in_place else "", "dead": "!is_live || " if in_place else ""}
         outer.lines.append(_filled(file, **holes))
         if file == "kept_sweep":
             writer.filled |= dict.fromkeys(load for load in writer.kept if load in loop.names)
@@ -246,6 +249,9 @@ class KernelFile:
                 partial = f"{name}_of_warps" if lanes > 32 else f"static_cast<{kind}*>(nullptr)"
                 outer.add(f"{name} = tw::team_reduce<LANES>({name}, {combine}{{}}, {partial});")
             self._row_value(group, one, name + result, writer, outer)
+
+    def _in_place(self, group: Group) -> bool:
+        return any(name in self.program.changed for name in group.written)
 
     def _kept_columns(self, writer: Writer) -> Size:
         return next(var.size for load in writer.kept for var in load.variables if var.name == "column")
@@ -315,7 +321,7 @@ class KernelFile:
         grid = f"{tiles[0]} * {tiles[1]} * {self.plan.size(sizes['batch'])}"
         holes |= {word: sizes[word] for word in ("m", "n", "k")}
         holes |= {"row": row, "a_body": loads[0].text, "b_body": loads[1].text, "epilogue": scope.text}
-        self._launch("product", name, group, writer, grid, **holes)
+        self._launch("product", name, group, writer, grid, "", **holes)
 
     def _is_along(self, value: Expr, inner: str, other: str) -> bool:
         """Whether neighbours in memory are neighbours along k rather than along m or n."""
@@ -350,7 +356,7 @@ class KernelFile:
         holes = {"type": f"tw::Indexed<{kind}>" if is_placed else kind, "combine": combine, "row": row}
         holes |= {"identity": f"{{{start}, 0}}" if is_placed else start, "body": body.text, "epilogue": scope.text}
         lines = self.plan.size(self.program.count(node.loops[:-1]))
-        self._launch("scan", name, group, writer, lines, length=length, **holes)
+        self._launch("scan", name, group, writer, lines, "", length=length, **holes)
 
     def _sort(self, group: Group, name: str) -> None:
         node = group.nodes[0]

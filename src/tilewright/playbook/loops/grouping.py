@@ -195,7 +195,9 @@ class Grouping:
             if anchor and any(one.columns is not None for one in extra):
                 continue  # the templates of products and scans have a place for single results only
             if all(self._agree(one, other) for one in members for other in members if one is not other):
-                return Group(anchor.kind if anchor else "rows", rows, members, factors=anchor and anchor.factors)
+                return Group(
+                    anchor.kind if anchor else "rows", rows, members, factors=anchor.factors if anchor else None
+                )
         return None
 
     def _row_spaces(self, first: Group, second: Group) -> Iterator[tuple[Size, list[Member]]]:

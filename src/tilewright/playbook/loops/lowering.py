@@ -15,6 +15,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.loops.index import Atom, Index, Indices
 from tilewright.playbook.loops.ir import KINDS, Buffer, Expr, Exprs, Node, Program, kind_of
+from tilewright.playbook.loops.numbers import of_powers, without_whole_numbers
 from tilewright.playbook.loops.sizes import Size, SizeTable
 from tilewright.playbook.lowering import needed
 from tilewright.playbook.places.sizes import dimension_texts
@@ -69,6 +70,7 @@ def named_rule(**names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+_DTYPES = {one.torch_name: one for one in DType}
 NARROW = {
     DType.BF16: "round_bf16",
     DType.F16: "round_f16",
@@ -81,17 +83,25 @@ NARROW = {
 }
 
 
+def wide(dtype: DType) -> DType:
+    """What a value is held in between launches: a result is rounded once, where the graph has it rounded."""
+    return DType.F32 if dtype.is_float and dtype.itemsize < 4 else dtype
+
+
 class Lowering:
     """One walk over a graph, in all of its calls at once; `program` is what it leaves."""
 
-    def __init__(self, traced: TracedTask, traces: tuple[Trace, ...]) -> None:
-        sizes = SizeTable(traced, len(traces))
+    def __init__(self, traced: TracedTask, own: Trace | None = None) -> None:
+        self._own = own
+        sizes = SizeTable(traced)
         self.indices = Indices(sizes)
         self.exprs = Exprs(self.indices)
         self.program = Program(self.exprs)
-        self.sizes, self.traced, self.traces, self.task = sizes, traced, traces, traced.task
+        self.sizes, self.traced, self.traces, self.task = sizes, traced, traced.traces, traced.task
         self._made = 0
         self._known: dict[int, Value] = {}
+        self._first: dict[int, int] = {}  # the first node that computes what a node does
+        self._seen: dict[object, int] = {}
         self._texts = dimension_texts(self.task)
         for one in self.task.tensors:
             for place, name in enumerate(one.dimensions):
@@ -114,7 +124,8 @@ class Lowering:
             raise NotSupported(f"the playbook has no rule for {listed}; docs/playbook.md lists what it writes")
         for index, node in enumerate(first.nodes):
             if index in wanted:
-                self._known[index] = self._lowered(index, node)
+                self._first[index] = first_one = self._seen.setdefault(self._key(index, node), index)
+                self._known[index] = self._known[first_one] if first_one != index else self._lowered(index, node)
         count = len(self.task.outputs)
         changed = [one.name for one in self.task.tensors if one.in_place]
         for place, index in enumerate(first.outputs):
@@ -123,6 +134,22 @@ class Lowering:
             else:
                 self._output(self._known[index], changed[place - count], "changed")
         return self.program
+
+    def _key(self, index: int, node: TracedNode) -> object:
+        """What a node computes: nodes of one key are one. What changes its operands is like nothing else."""
+        if node.target.endswith("_") or node.target == "input":
+            return index
+
+        def plain(one: TracedArgument) -> object:
+            if isinstance(one, Items):
+                return tuple(plain(item) for item in one.values)
+            return ("node", self._first[one.index]) if isinstance(one, Reference) else (type(one).__name__, repr(one))
+
+        given = tuple(
+            (tuple(map(plain, one.arguments)), tuple((key, plain(word)) for key, word in one.keywords.items()))
+            for one in (trace.nodes[index] for trace in self.traces)
+        )
+        return node.target, node.overload, node.results, given
 
     def _lowered(self, index: int, node: TracedNode) -> Value:
         if node.target == "input":
@@ -146,11 +173,13 @@ class Lowering:
             return None
         target = self.traces[0].nodes[index].target
         shapes = [one.shape for one in found if one is not None]
-        shape = tuple(self.sizes.traced(values, target) for values in zip(*shapes, strict=True))
-        try:
-            return Result(shape, DType.read(first.dtype))
-        except ValueError as problem:
-            raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes") from problem
+        at_own = self._own.nodes[index].results[place] if self._own else None
+        owns = at_own.shape if at_own else (None,) * len(first.shape)
+        sizes = zip(zip(*shapes, strict=True), owns, strict=True)
+        shape = tuple(self.sizes.traced(values, target, value) for values, value in sizes)
+        if first.dtype not in _DTYPES:
+            raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes")
+        return Result(shape, _DTYPES[first.dtype])
 
     def _argument(self, index: int, place: int | str) -> Value:
         def of(node: TracedNode) -> TracedArgument:
@@ -182,7 +211,13 @@ class Lowering:
         if ratio is not None:
             above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
             return self.exprs.expr("div", (above, below))
-        found = explain(numbers[: len(self.traced.probes.probes)], self.traced.probes, self._texts, target)
+        try:
+            found = explain(numbers, without_whole_numbers(self.task, self.traced.probes), self._texts, target)
+        except NotSupported:
+            power = of_powers(numbers, self.traced.probes, self.task, self.exprs)
+            if power is None:
+                raise
+            return power
         return self.exprs.number(found.name, found.expression, "float")
 
     def _input(self, index: int, name: str) -> Tensor:
@@ -208,6 +243,12 @@ class Lowering:
             )
             for dim, size in enumerate(made)
         )
+
+    def fixed(self, given: Value, what: str) -> float:
+        """A number that shapes the graph, and so must be the same in every call."""
+        if not isinstance(given, (bool, int, float)):
+            raise NotSupported(f"the playbook writes {what} for one value alone")
+        return given
 
     # -- building --
 
@@ -245,10 +286,10 @@ class Lowering:
         """A pointwise node: `value` makes its body from the indices."""
         loops = self.variables(shape)
         places = self.places(loops)
-        buffer = self.program.buffer(self.fresh("t"), shape, dtype)
+        buffer = self.program.buffer(self.fresh("t"), shape, dtype if exact else wide(dtype))
         body = self.exprs.convert(value(places), kind_of(dtype))
         self.program.nodes.append(Node("pointwise", buffer, loops, body, places))
-        return self.read(buffer, exact)
+        return Tensor(buffer.shape, dtype, self.read(buffer).at, exact)
 
     def element(self, one: Value, places: tuple[Index, ...]) -> Expr:
         """An operand's element that meets this one: broadcasting is an index rewrite too."""
@@ -262,13 +303,6 @@ class Lowering:
             return self.exprs.size(one)
         kind = "bool" if isinstance(one, bool) else "int" if isinstance(one, int) else "float"
         return self.exprs.constant(one, kind)
-
-    def seen(self, one: Value, places: tuple[Index, ...]) -> Expr:
-        """An element as a tensor of its dtype holds it: what is compared or counted must be rounded as PyTorch does."""
-        made = self.element(one, places)
-        if isinstance(one, Tensor) and not one.exact and one.dtype in NARROW and one.dtype.is_float:
-            return self.exprs.expr(NARROW[one.dtype], (made,), made.kind)
-        return made
 
     def common_kind(self, operands: Sequence[Value]) -> str:
         """Of tensors, then of numbers: a number widens a tensor's kind only from bool to int to float."""
@@ -294,7 +328,7 @@ class Lowering:
         outer = tuple(one for dim, one in enumerate(every) if dim not in gone)
         inner = tuple(one for dim, one in enumerate(every) if dim in gone)
         places = self.places(every)
-        body = self.seen(tensor, places) if op.startswith("arg") else tensor.at(places)
+        body = tensor.at(places)
         made = self.reduction(op, outer, inner, change(body) if change else body, dtype)
         return self.kept(made, tensor, gone) if keep else made
 
@@ -316,7 +350,7 @@ class Lowering:
         buffer = self.program.buffer(self.fresh("r"), [one.size for one in outer], dtype)
         body = body if op.startswith("arg") else self.exprs.convert(body, kind_of(dtype))
         self.program.nodes.append(Node("reduction", buffer, tuple(outer), body, self.places(outer), tuple(inner), op))
-        return self.read(buffer, exact=op.startswith("arg") or op in ("max", "min"))
+        return self.read(buffer, exact=op.startswith("arg") or (op in ("max", "min") and wide(dtype) is not dtype))
 
 
 def _shown(name: str) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Expr, Node, kind_of
-from tilewright.playbook.loops.lowering import Lowering, Result, Shape, Tensor, Value, named_rule, rule
-from tilewright.playbook.loops.rules_reductions import _summed
+from tilewright.playbook.loops.lowering import Lowering, Result, Shape, Tensor, Value, named_rule, rule, wide
 from tilewright.playbook.loops.sizes import Size
 from tilewright.records import DType
 
@@ -129,7 +128,8 @@ def _scattered(
     op: str,
 ) -> Tensor:
     """A copy of the base, then a node that writes into it at looked-up places."""
-    dtype = result.dtype if op == "set" else _summed(result.dtype)
+    exact = op == "set" and base.exact and not (isinstance(source, Tensor) and not source.exact)
+    dtype = result.dtype if exact else wide(result.dtype)
     if op != "set" and dtype in (DType.I16, DType.I8, DType.U8, DType.BOOL):
         raise NotSupported(f"the playbook does not scatter sums of {dtype}")
     low.compute(result.shape, dtype, base.at)
@@ -138,11 +138,13 @@ def _scattered(
     buffer = low.program.buffer(low.fresh("s"), result.shape, dtype)
     body = low.exprs.convert(low.element(source, at), kind_of(dtype))
     low.program.nodes.append(Node("scatter", buffer, loops, body, target(at), op=op, initial=filled.name))
-    made = low.read(buffer, op == "set")
+    made = low.read(buffer, exact)
     return Tensor(made.shape, result.dtype, made.at, made.exact)
 
 
 def _along(low: Lowering, base: Tensor, dim: int, index: Tensor) -> Callable[[Places], Places]:
+    if not base.rank:
+        return lambda at: ()
     return lambda at: (*at[:dim], _looked_up(low, index, at, base.shape[dim]), *at[dim + 1 :])
 
 
@@ -220,7 +222,7 @@ def _scan(op: str, low: Lowering, result: Result, one: Tensor, dim: int, **_: Va
     if not one.rank:
         return low.compute(result.shape, result.dtype, lambda at: low.exprs.convert(one.at(()), kind))
     loops, at = _lines(low, one, dim)
-    buffer = low.program.buffer(low.fresh("c"), one.shape, _summed(result.dtype))
+    buffer = low.program.buffer(low.fresh("c"), one.shape, wide(result.dtype))
     body = low.exprs.convert(one.at(at), kind)
     low.program.nodes.append(Node("scan", buffer, loops, body, at, loops[-1:], op))
     made = low.read(buffer)
@@ -232,10 +234,11 @@ def _running(op: str, low: Lowering, result: Any, one: Tensor, dim: int) -> Valu
     if not one.rank:
         return one, low.compute((), DType.I64, lambda at: low.exprs.constant(0, "int"))
     loops, at = _lines(low, one, dim)
-    values = low.program.buffer(low.fresh("c"), one.shape, one.dtype)
+    values = low.program.buffer(low.fresh("c"), one.shape, one.dtype if one.exact else wide(one.dtype))
     places = low.program.buffer(low.fresh("c"), one.shape, DType.I64)
-    low.program.nodes.append(Node("scan", values, loops, low.seen(one, at), at, loops[-1:], op, places))
-    return low.read(values), low.read(places)
+    low.program.nodes.append(Node("scan", values, loops, low.element(one, at), at, loops[-1:], op, places))
+    made = low.read(values)
+    return Tensor(made.shape, one.dtype, made.at, one.exact), low.read(places)
 
 
 def _ordered(low: Lowering, result: Any, one: Tensor, dim: int, descending: bool) -> Value:
@@ -243,11 +246,12 @@ def _ordered(low: Lowering, result: Any, one: Tensor, dim: int, descending: bool
     if not one.rank:
         return one, low.compute((), DType.I64, lambda at: low.exprs.constant(0, "int"))
     loops, at = _lines(low, one, dim)
-    values = low.program.buffer(low.fresh("o"), result[0].shape, one.dtype)
+    values = low.program.buffer(low.fresh("o"), result[0].shape, one.dtype if one.exact else wide(one.dtype))
     places = low.program.buffer(low.fresh("o"), result[0].shape, DType.I64)
     op = "descending" if descending else "ascending"
-    low.program.nodes.append(Node("sort", values, loops, low.seen(one, at), at, loops[-1:], op, places))
-    return low.read(values), low.read(places)
+    low.program.nodes.append(Node("sort", values, loops, low.element(one, at), at, loops[-1:], op, places))
+    made = low.read(values)
+    return Tensor(made.shape, one.dtype, made.at, one.exact), low.read(places)
 
 
 @rule("topk")
@@ -277,8 +281,9 @@ def _kth(low: Lowering, result: Any, one: Tensor, count: int, dim: int = -1, kee
     shape = tuple(low.sizes.size(count) if place == dim else size for place, size in enumerate(one.shape))
     values, places = _ordered(low, (Result(shape, one.dtype), None), one, dim, False)
     last = low.indices.number(count - 1)
-    own = (lambda at: (*at[:dim], last, *at[dim + 1 :])) if keep else (lambda at: (*at[:dim], last, *at[dim:]))
-    return tuple(
-        Tensor(part.shape, tensor.dtype, lambda at, tensor=tensor: tensor.at(own(at)))  # type: ignore[misc]
-        for part, tensor in zip(result, (values, places), strict=True)
-    )
+
+    def chosen(part: Result, tensor: Tensor) -> Tensor:
+        rest = dim + 1 if keep else dim
+        return Tensor(part.shape, tensor.dtype, lambda at: tensor.at((*at[:dim], last, *at[rest:])))
+
+    return chosen(result[0], values), chosen(result[1], places)

@@ -69,10 +69,9 @@ def _same(op: str) -> Rule:
         kind = kind_of(result.dtype)
         own = word if kind == "bool" else op
         own = "not" if op == "bitwise_not" and kind == "bool" else own
-        seen = low.seen if op == "sign" else low.element
 
         def body(at: Places) -> Expr:
-            args = tuple(low.exprs.convert(seen(one, at), kind) for one in operands)
+            args = tuple(low.exprs.convert(low.element(one, at), kind) for one in operands)
             return low.exprs.expr(own, args, kind)
 
         return _pointwise(low, result, body)
@@ -99,7 +98,7 @@ def _comparison(op: str) -> Rule:
         kind = "int" if kind == "bool" else kind
 
         def body(at: Places) -> Expr:
-            return low.exprs.expr(op, tuple(low.exprs.convert(low.seen(one, at), kind) for one in operands), "bool")
+            return low.exprs.expr(op, tuple(low.exprs.convert(low.element(one, at), kind) for one in operands), "bool")
 
         return _pointwise(low, result, body)
 
@@ -111,7 +110,7 @@ def _rounded(op: str) -> Rule:
         kind = kind_of(result.dtype)
 
         def body(at: Places) -> Expr:
-            value = low.exprs.convert(low.seen(one, at), kind)
+            value = low.exprs.convert(low.element(one, at), kind)
             if kind not in ("float", "double"):
                 return value
             if not decimals:
@@ -140,13 +139,13 @@ for _name in _ROUNDED.split():
 def _is_special(op: str, low: Lowering, result: Result, one: Tensor) -> Tensor:
     if not one.dtype.is_float:
         return low.compute(result.shape, result.dtype, lambda at: low.exprs.constant(False, "bool"))
-    return _pointwise(low, result, lambda at: low.exprs.expr(op, (low.seen(one, at),), "bool"))
+    return _pointwise(low, result, lambda at: low.exprs.expr(op, (low.element(one, at),), "bool"))
 
 
 @named_rule(logical_not="not", logical_and="and", logical_or="or", logical_xor="ne")
 def _logical(word: str, low: Lowering, result: Result, *operands: Value) -> Tensor:
     def body(at: Places) -> Expr:
-        return low.exprs.expr(word, tuple(low.exprs.convert(low.seen(one, at), "bool") for one in operands), "bool")
+        return low.exprs.expr(word, tuple(low.exprs.convert(low.element(one, at), "bool") for one in operands), "bool")
 
     return _pointwise(low, result, body)
 
@@ -155,10 +154,9 @@ def _logical(word: str, low: Lowering, result: Result, *operands: Value) -> Tens
 def _div(low: Lowering, result: Result, first: Value, second: Value, rounding_mode: Value = None) -> Tensor:
     kind = kind_of(result.dtype)
     words = {None: "div", "floor": "floor_div", "trunc": "trunc_div"}
-    seen = low.seen if rounding_mode else low.element
 
     def body(at: Places) -> Expr:
-        args = tuple(low.exprs.convert(seen(one, at), kind) for one in (first, second))
+        args = tuple(low.exprs.convert(low.element(one, at), kind) for one in (first, second))
         return low.exprs.expr(words[rounding_mode], args, kind)
 
     return _pointwise(low, result, body)
@@ -169,7 +167,7 @@ def _remainder(op: str, low: Lowering, result: Result, first: Value, second: Val
     kind = kind_of(result.dtype)
 
     def body(at: Places) -> Expr:
-        return low.exprs.expr(op, tuple(low.exprs.convert(low.seen(one, at), kind) for one in (first, second)), kind)
+        return low.exprs.expr(op, tuple(low.exprs.convert(low.element(one, at), kind) for one in (first, second)), kind)
 
     return _pointwise(low, result, body)
 
@@ -271,7 +269,7 @@ def _threshold(low: Lowering, result: Result, one: Value, limit: Value, value: V
     kind = kind_of(result.dtype)
 
     def body(at: Places) -> Expr:
-        made, bound = (low.exprs.convert(low.seen(v, at), kind) for v in (one, limit))
+        made, bound = (low.exprs.convert(low.element(v, at), kind) for v in (one, limit))
         test = low.exprs.expr("le", (made, bound), "bool")
         return low.exprs.select(test, low.exprs.convert(low.element(value, at), kind), made)
 
@@ -327,7 +325,20 @@ def _addc(op: str, low: Lowering, result: Result, base: Value, a: Value, b: Valu
 # -- casts and copies --
 
 
-@rule("convert_element_type", "_to_copy")
+@rule("convert_element_type")
+def _converted(low: Lowering, result: Result, one: Value, *given: Value, **words: Value) -> Tensor:
+    """A cast of PyTorch's own decompositions, which the function does not have: floats are not rounded by it."""
+    if (
+        isinstance(one, Tensor)
+        and one.dtype.is_float
+        and result.dtype.is_float
+        and DType.F64 not in (one.dtype, result.dtype)
+    ):
+        return Tensor(one.shape, result.dtype, one.at, one.exact and result.dtype.itemsize >= one.dtype.itemsize)
+    return _cast(low, result, one, *given, **words)  # type: ignore[no-any-return]
+
+
+@rule("_to_copy")
 def _cast(low: Lowering, result: Result, one: Value, *_: Value, **__: Value) -> Tensor:
     if isinstance(one, Tensor) and result.dtype is one.dtype:
         return one
@@ -335,7 +346,7 @@ def _cast(low: Lowering, result: Result, one: Value, *_: Value, **__: Value) -> 
     source = one.dtype if isinstance(one, Tensor) else None
 
     def body(at: Places) -> Expr:
-        made = low.exprs.convert(low.seen(one, at), kind)
+        made = low.exprs.convert(low.element(one, at), kind)
         return low.exprs.expr(narrow, (made,), kind) if narrow and source is not DType.BOOL else made
 
     return low.compute(result.shape, result.dtype, body, exact=True)
@@ -351,7 +362,7 @@ def _copied(low: Lowering, result: Result, target: Tensor, source: Value, *_: Va
     kind, narrow = kind_of(result.dtype), NARROW.get(result.dtype)
 
     def body(at: Places) -> Expr:
-        made = low.exprs.convert(low.seen(source, at), kind)
+        made = low.exprs.convert(low.element(source, at), kind)
         same = isinstance(source, Tensor) and source.dtype is result.dtype
         return low.exprs.expr(narrow, (made,), kind) if narrow and not same else made
 

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Expr, kind_of
-from tilewright.playbook.loops.lowering import Lowering, Result, Tensor, Value, named_rule, rule
+from tilewright.playbook.loops.lowering import Lowering, Result, Tensor, Value, named_rule, rule, wide
 from tilewright.playbook.loops.sizes import Size
 from tilewright.records import DType
 
 Places = tuple[Index, ...]
-_SUMS = (DType.F16, DType.BF16)  # whose sums are f32 until they are used
-
-
-def _summed(dtype: DType) -> DType:
-    return DType.F32 if dtype in _SUMS else dtype
 
 
 def _count(low: Lowering, one: Tensor, dims: Value) -> Size:
@@ -33,7 +27,7 @@ def _reduced(
     kind = kind_of(result.dtype)
     if op in ("sum", "prod") and not one.rank:
         return low.compute(result.shape, result.dtype, lambda at: low.exprs.convert(one.at(()), kind))
-    dtype = _summed(result.dtype) if op in ("sum", "prod") else result.dtype
+    dtype = wide(result.dtype) if op in ("sum", "prod") or not one.exact else result.dtype
     keep = keep or bool(_.get("keepdim"))
     made = low.reduce(op, one, dims, keep, dtype, lambda inner: low.exprs.convert(inner, kind))
     return Tensor(made.shape, result.dtype, made.at, made.exact and dtype is result.dtype)
@@ -42,7 +36,7 @@ def _reduced(
 @rule("mean")
 def _mean(low: Lowering, result: Result, one: Tensor, dims: Value = None, keep: bool = False, **_: Value) -> Tensor:
     work = "double" if result.dtype is DType.F64 else "float"
-    summed = low.reduce("sum", one, dims, keep, _summed(result.dtype))
+    summed = low.reduce("sum", one, dims, keep, wide(result.dtype))
     count = low.exprs.convert(low.exprs.size(_count(low, one, dims)), work)
     return low.compute(
         result.shape,
@@ -55,17 +49,17 @@ def _moments(
     low: Lowering, one: Tensor, dims: Value, correction: Value, keep: bool, dtype: DType
 ) -> tuple[Tensor, Tensor]:
     """The mean with dimensions kept, and the variance: a sum of squared differences from the mean."""
-    exprs, wide = low.exprs, _summed(dtype)
-    work = kind_of(wide)
-    summed = low.reduce("sum", one, dims, True, wide)
+    exprs, held = low.exprs, wide(dtype)
+    work = kind_of(held)
+    summed = low.reduce("sum", one, dims, True, held)
     count = exprs.convert(exprs.size(_count(low, one, dims)), work)
-    middle = low.compute(summed.shape, wide, lambda at: exprs.expr("div", (summed.at(at), count), work))
+    middle = low.compute(summed.shape, held, lambda at: exprs.expr("div", (summed.at(at), count), work))
 
     def off(at: Places) -> Expr:
         away = exprs.expr("sub", (exprs.convert(one.at(at), work), low.element(middle, at)), work)
         return exprs.expr("mul", (away, away), work)
 
-    squares = low.reduce("sum", Tensor(one.shape, wide, off), dims, keep, wide)
+    squares = low.reduce("sum", Tensor(one.shape, held, off), dims, keep, held)
     below = count
     if correction != 0:
         less = exprs.convert(low.element(1 if correction is None else correction, ()), work)
@@ -112,7 +106,7 @@ def _var(op: str, low: Lowering, result: Any, one: Tensor, dims: Value = None, *
 def _norm(
     low: Lowering, result: Result, one: Tensor, order: Value = 2.0, dims: Value = None, keep: bool = False, **_: Value
 ) -> Tensor:
-    exprs, kind = low.exprs, kind_of(result.dtype)
+    exprs, kind, order = low.exprs, kind_of(result.dtype), low.fixed(order, "the order of a norm")
 
     def of_each(word: str) -> Tensor:
         def body(value: Expr) -> Expr:
@@ -125,7 +119,7 @@ def _norm(
             return size if word == "abs" else exprs.expr("pow", (size, exprs.constant(order, kind)), kind)
 
         op = {float("inf"): "max", float("-inf"): "min"}.get(order, "sum")
-        return low.reduce(op, one, dims, keep, _summed(result.dtype), body)
+        return low.reduce(op, one, dims, keep, wide(result.dtype), body)
 
     if order in (1, float("inf"), float("-inf")):
         made = of_each("abs")
@@ -149,14 +143,10 @@ def _place_of(op: str, low: Lowering, result: Result, one: Tensor, dim: Value = 
 
 @named_rule(max="max", min="min")
 def _extreme(op: str, low: Lowering, result: Any, one: Tensor, dim: Value = None, keep: bool = False) -> Value:
-    if isinstance(dim, Tensor):
-        raise NotSupported(f"the playbook has no rule for {op} of two tensors under this name")
-    if dim is None:
-        return low.reduce(op, one, None, False, one.dtype)
-    values, places = (
-        low.reduce(f"{word}{op}", one, [dim], keep, dtype) for word, dtype in (("", one.dtype), ("arg", DType.I64))
-    )
-    return values, places
+    dtype = one.dtype if one.exact else wide(one.dtype)
+    made = low.reduce(op, one, None if dim is None else [dim], keep, dtype)
+    values = Tensor(made.shape, one.dtype, made.at, one.exact)
+    return values if dim is None else (values, low.reduce(f"arg{op}", one, [dim], keep, DType.I64))
 
 
 # -- contractions --
@@ -168,7 +158,7 @@ def _products(
     kind = "float" if result.dtype is not DType.F64 else "double"
     kind = kind if result.dtype.is_float else "int"
     body = low.exprs.expr("mul", (low.exprs.convert(first, kind), low.exprs.convert(second, kind)), kind)
-    made = low.reduction("sum", outer, inner, body, _summed(result.dtype))
+    made = low.reduction("sum", outer, inner, body, wide(result.dtype))
     return Tensor(made.shape, result.dtype, made.at, False)
 
 
@@ -209,7 +199,7 @@ def _added(
     return low.compute(result.shape, result.dtype, body)
 
 
-@rule("_cdist_forward")
+@rule("_cdist_forward", "_euclidean_dist")
 def _cdist(low: Lowering, result: Result, first: Tensor, second: Tensor, order: Value = 2.0, *_: Value) -> Tensor:
     """The norms of all differences of two sets of rows."""
     shape = (*result.shape, first.shape[-1])
@@ -300,7 +290,7 @@ class _Window:
         exprs = self.low.exprs
         kind = kind_of(dtype) if not op.startswith("arg") else kind_of(self.one.dtype)
         least = exprs.constant(empty, kind) if kind != "int" else exprs.constant(-(1 << 61), "int")
-        read = self.low.seen(self.one, self.at) if op.startswith("arg") else self.one.at(self.at)
+        read = self.low.element(self.one, self.at) if op.startswith("arg") else self.one.at(self.at)
         body = exprs.guarded(self.test, exprs.convert(read, kind), least)
         return self.low.reduction(op, self.loops, self.taps, body, dtype)
 
@@ -315,7 +305,7 @@ def _max_pool(
     size = _each(size, rank)
     stride = _each(stride, rank) if stride else size
     numbers = (size, stride, _each(padding, rank), _each(dilation, rank))
-    made = _Window(low, first, one, *numbers).reduced("max", float("-inf"), one.dtype)
+    made = _Window(low, first, one, *numbers).reduced("max", float("-inf"), one.dtype if one.exact else wide(one.dtype))
     made = Tensor(made.shape, one.dtype, made.at, one.exact)
     if not isinstance(result, tuple):
         return made
@@ -346,8 +336,8 @@ def _avg_pool(
     rank = len(size) if isinstance(size, list) else len(result.shape) - 2
     size = _each(size, rank)
     stride, pads = _each(stride, rank) if stride else size, _each(padding, rank)
-    kind = kind_of(_summed(result.dtype))
-    made = _Window(low, result, one, size, stride, pads, [1] * rank).reduced("sum", 0.0, _summed(result.dtype))
+    kind = kind_of(wide(result.dtype))
+    made = _Window(low, result, one, size, stride, pads, [1] * rank).reduced("sum", 0.0, wide(result.dtype))
     even = not ceil_mode and (count_pad or not any(pads))
 
     def count(at: Places) -> Expr:
@@ -390,9 +380,9 @@ def _adaptive(low: Lowering, result: Result, one: Tensor) -> tuple[_Window, list
 
 @rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def _adaptive_avg(low: Lowering, result: Result, one: Tensor, _: Value) -> Tensor:
-    exprs, kind = low.exprs, kind_of(_summed(result.dtype))
+    exprs, kind = low.exprs, kind_of(wide(result.dtype))
     window, _starts, _ends = _adaptive(low, result, one)
-    made = window.reduced("sum", 0.0, _summed(result.dtype))
+    made = window.reduced("sum", 0.0, wide(result.dtype))
     rank = window.rank
 
     def body(at: Places) -> Expr:

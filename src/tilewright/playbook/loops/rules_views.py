@@ -210,10 +210,11 @@ def _cat(low: Lowering, result: Result, parts: list[Tensor], dim: int = 0) -> Te
     used = [one for one in parts if one.rank == len(result.shape) and not one.shape[dim].is_always(0)]
 
     def at(places: Places) -> Expr:
-        made, end = None, result.shape[dim]
+        made: Expr | None = None
+        end = result.shape[dim]
         for part in reversed(used):
             start = end - part.shape[dim]
-            inner = exprs.convert(low.seen(part, _with(places, dim, places[dim] - start)), kind)
+            inner = exprs.convert(low.element(part, _with(places, dim, places[dim] - start)), kind)
             upper = end if made is not None else None
             inside = exprs.within(places[dim], None if start.is_always(0) else start, upper)
             inner = rewrite(inner, mask=inside)
@@ -223,7 +224,7 @@ def _cat(low: Lowering, result: Result, parts: list[Tensor], dim: int = 0) -> Te
         assert made is not None
         return made
 
-    return low.compute(result.shape, result.dtype, at, exact=True)
+    return low.compute(result.shape, result.dtype, at, all(one.exact for one in used))
 
 
 def _with(places: Places, dim: int, index: Index) -> Places:
@@ -234,13 +235,12 @@ def _with(places: Places, dim: int, index: Index) -> Places:
 def _stack(low: Lowering, result: Result, parts: list[Tensor], dim: int = 0) -> Tensor:
     dim %= len(result.shape)
     one = low.sizes.one
-    wide = [
-        Tensor(
-            (*p.shape[:dim], one, *p.shape[dim:]), p.dtype, lambda at, p=p: p.at((*at[:dim], *at[dim + 1 :])), p.exact
-        )  # type: ignore[misc]
-        for p in parts
-    ]
-    return _cat(low, result, wide, dim)  # type: ignore[no-any-return]
+
+    def widened(part: Tensor) -> Tensor:
+        shape = (*part.shape[:dim], one, *part.shape[dim:])
+        return Tensor(shape, part.dtype, lambda at: part.at((*at[:dim], *at[dim + 1 :])), part.exact)
+
+    return _cat(low, result, [widened(part) for part in parts], dim)  # type: ignore[no-any-return]
 
 
 @rule("constant_pad_nd")
@@ -253,9 +253,9 @@ def _pad(low: Lowering, result: Result, one: Tensor, pads: Value, fill: Value = 
             pair = 2 * (one.rank - 1 - dim)
             moved_places.append(index - pads[pair] if pair < len(pads) else index)
             test = exprs.both(test, exprs.within(moved_places[-1], 0, one.shape[dim]))
-        return exprs.guarded(test, low.seen(one, tuple(moved_places)), exprs.convert(low.element(fill, ()), kind))
+        return exprs.guarded(test, low.element(one, tuple(moved_places)), exprs.convert(low.element(fill, ()), kind))
 
-    return low.compute(result.shape, result.dtype, at, exact=True)
+    return low.compute(result.shape, result.dtype, at, one.exact)
 
 
 @named_rule(slice_scatter="slice", select_scatter="select")
@@ -285,10 +285,10 @@ def _into(
                 test_or_none = exprs.both(test_or_none, on_step)
             test = test_or_none or exprs.constant(True, "bool")
             own = _with(places, dim, low.indices.div(index, size.size(step)))
-        inner = exprs.convert(low.seen(source, own), kind_of(result.dtype))
+        inner = exprs.convert(low.element(source, own), kind_of(result.dtype))
         return exprs.guarded(test, inner, low.element(one, places))
 
-    return low.compute(result.shape, result.dtype, at, exact=True)
+    return low.compute(result.shape, result.dtype, at, one.exact and source.exact)
 
 
 @named_rule(tril="le", triu="ge")

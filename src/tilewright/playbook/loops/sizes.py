@@ -1,9 +1,9 @@
 """Sizes that are known when a kernel is launched, held as their values in several calls.
 
-A graph is lowered once for all calls that were traced (three at varied sizes, then the task's own): a `Size` is what a
-number was in each, and two sizes are the same if they were the same in all. How a size follows from the
-shapes of the inputs is kept beside it and becomes plan text when a kernel needs it. With one call every size is a
-literal, and the kernel is for those sizes alone.
+A graph is lowered once for all calls: three at varied sizes, then that at the task's own. A `Size` is what a number was
+in each; two sizes are the same if they were the same in all that were traced, which is all but the last. How a size
+follows from the shapes of the inputs is kept beside it and becomes plan text when a kernel needs it. With one call
+every size is a literal, and the kernel is for those sizes alone.
 """
 
 from __future__ import annotations
@@ -79,67 +79,44 @@ class Size:
 
 
 class SizeTable:
-    def __init__(self, traced: TracedTask, calls: int) -> None:
-        self.calls = calls
+    """Sizes by what they were in the calls that were traced: those at the probes, or that at the task's own sizes."""
+
+    def __init__(self, traced: TracedTask) -> None:
+        self._traced = len(traced.traces)
+        self.calls = self._traced + (not traced.probes.fixed)
         self._book = SizeBook(traced)
         self._known: dict[tuple[int, ...], Size] = {}
         self.zero, self.one = self.size(0), self.size(1)
 
     def made(self, values: tuple[int, ...], form: tuple[str, ...] | tuple[str, Size, Size]) -> Size:
-        found = self._known.get(values)
+        key = values[: self._traced]
+        found = self._known.get(key)
         if found is None:
-            found = self._known[values] = Size(self, values, form)
+            found = self._known[key] = Size(self, values, form)
         return found
 
     def size(self, number: Size | int) -> Size:
         return number if isinstance(number, Size) else self.made((number,) * self.calls, ("literal",))
 
-    def traced(self, values: tuple[int, ...], what: str) -> Size:
-        """The size of these values in the traces. Raises `NotSupported` where it follows from nothing known."""
-        found = self._known.get(values)
-        if found is not None:
-            return found
-        if values.count(values[0]) == len(values):
-            return self.size(values[0])
-        composed = self._composed(values)
-        if composed is not None:
-            return composed
-        explained = self._book.of(values[:-1], what)
-        if explained.values != values:
+    def traced(self, values: tuple[int, ...], what: str, own: int | None = None) -> Size:
+        """The size of these values in the traces, and of this one in the task's own call.
+
+        Raises `NotSupported` where it follows from nothing known.
+        """
+        found = self.known(values) or self._explained(values, what)
+        if (own is not None and found.own != own) or found.own < 0 <= min(values):
             raise NotSupported(f"the playbook cannot tell how a size of {what} follows from the inputs'")
-        return self.made(values, ("text", explained.text))
+        return found
 
-    def _composed(self, values: tuple[int, ...]) -> Size | None:
-        """The product, sum or difference of two sizes that came up, where that is what these values are."""
-        known = [one for one in self._known.values() if one.literal is None]
-        for one in known:
-            pairs = tuple(zip(values, one.values, strict=True))
-            if all(its and not own % its for own, its in pairs):
-                other = self.known(tuple(own // its for own, its in pairs))
-                if other is not None:
-                    return one * other
-        for one in known:
-            pairs = tuple(zip(values, one.values, strict=True))
-            other = self.known(tuple(own - its for own, its in pairs))
-            if other is not None:
-                return one + other
-            other = self.known(tuple(its - own for own, its in pairs))
-            if other is not None:
-                return one - other
-        return None
-
-    def ratio(self, values: tuple[float, ...]) -> tuple[Size, Size] | None:
-        """Two sizes whose quotient took these values: half of a size, one over a size, a scale of coordinates."""
-        sizes = [*(self.size(one) for one in (1, 2, 4, 8, 16, 64)), *self._known.values()]
-        for below in dict.fromkeys(sizes):
-            above = tuple(round(value * by) for value, by in zip(values, below.values, strict=True))
-            found = self.known(above)
-            if found is not None and all(
-                by and abs(value - one / by) <= 2e-7 * abs(value)
-                for value, one, by in zip(values, above, below.values, strict=True)
-            ):
-                return found, below
-        return None
+    def _explained(self, values: tuple[int, ...], what: str) -> Size:
+        try:
+            explained = self._book.of(values, what)
+        except NotSupported:
+            composed = self._composed(values)
+            if composed is None:
+                raise
+            return composed
+        return self.made(explained.values, ("text", explained.text))
 
     def named(self, values: tuple[int, ...], text: str) -> Size:
         """A size with a plan text of its own, such as a stride."""
@@ -148,7 +125,41 @@ class SizeTable:
     def known(self, values: tuple[int, ...]) -> Size | None:
         """The size of these values, if one came up or it is a literal."""
         same = values.count(values[0]) == len(values)
-        return self.size(values[0]) if same else self._known.get(values)
+        return self.size(values[0]) if same else self._known.get(values[: self._traced])
+
+    def _composed(self, values: tuple[int, ...]) -> Size | None:
+        """The product, sum or difference of two sizes that came up, where that is what these values are."""
+        varying = [one for one in self._known.values() if one.literal is None]
+        for one in varying:
+            pairs = tuple(zip(values, one.values, strict=False))
+            if all(its and not own % its for own, its in pairs):
+                other = self.known(tuple(own // its for own, its in pairs))
+                if other is not None:
+                    return one * other
+        for one in varying:
+            pairs = tuple(zip(values, one.values, strict=False))
+            if (other := self.known(tuple(own - its for own, its in pairs))) is not None:
+                return one + other
+            if (other := self.known(tuple(its - own for own, its in pairs))) is not None:
+                return one - other
+        return None
+
+    def ratio(self, values: tuple[float, ...]) -> tuple[Size, Size] | None:
+        """Two sizes whose quotient took these values: half of a size, one over a size, a scale of coordinates."""
+        below = dict.fromkeys([*(self.size(one) for one in (1, 2, 4, 8, 16, 64)), *self._known.values()])
+        for one in below:
+            pairs = tuple(zip(values, one.values, strict=False))
+            above = tuple(round(value * by) for value, by in pairs)
+            exact = (
+                by and abs(value - its / by) <= 2e-7 * abs(value) for (value, by), its in zip(pairs, above, strict=True)
+            )
+            if not all(exact):
+                continue
+            for more in (0, 1, -1):
+                found = self.known(tuple(its + more for its in above))
+                if found is not None:
+                    return found - more, one
+        return None
 
     def product(self, sizes: tuple[Size, ...] | list[Size]) -> Size:
         return math.prod(sizes, start=self.one)

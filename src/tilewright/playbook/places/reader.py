@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tilewright.playbook.errors import NotSupported, not_together
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.lowering import ALONE, Item, Lowering, kind_of
+from tilewright.playbook.lowering import Item, Lowering, kind_of
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.indices import Condition, Index, constant, flat_place
 from tilewright.playbook.places.sizes import Size, SizeBook
-from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import LaunchNumber, Load, NumberKind
 from tilewright.playbook.tracing import Items, Node, TracedNode
 from tilewright.records import DType
@@ -97,9 +96,6 @@ class PlaceReader(Lowering):
         if node.target in self._rules:
             return self._rules[node.target](self, index, node, places)
         if node.target not in POINTWISE_RULES:
-            other = next((one.target for one in self.nodes if one.target in ALONE or "pool" in one.target), "")
-            if other and node.target in REDUCTION_RULES:
-                raise not_together(node.target, other)
             raise NotSupported(f"the playbook does not support the operation {node.target.strip('_')} here")
         made = POINTWISE_RULES[node.target](self, node)
         return (made[0] if isinstance(made, tuple) else made).value  # `getitem` takes the first result alone

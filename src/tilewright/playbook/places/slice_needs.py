@@ -73,7 +73,7 @@ def _range(nodes: Nodes, dim: int, sizes: Sizes) -> tuple[int, int | None]:
 
 def _rolled(shifts: Sizes, sizes: Sizes) -> int:
     """The least size that is rolled in the same way: any, where the shift is a share of it or leaves a fixed rest."""
-    share = round(sizes[0] / max(abs(shifts[0]), 1))
+    share = max(round(sizes[0] / max(abs(shifts[0]), 1)), 1)
     pairs = tuple(zip(shifts, sizes, strict=True))
     is_share = all(abs(shift) in (size // share, -(-size // share)) for shift, size in pairs)
     if len(set(shifts)) > 1 and (is_share or len({size - shift for shift, size in pairs}) == 1):

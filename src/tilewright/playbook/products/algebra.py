@@ -127,7 +127,11 @@ def _column_sum(graph: Graph, index: int) -> Rewrite | None:
     dims = node.arguments[1] if len(node.arguments) > 1 else None
     (inner,) = taken(node)
     shape = graph.shape(inner)
-    if not isinstance(dims, Items) or [int(str(one)) % len(shape) for one in dims.values] != [len(shape) - 1]:
+    if (
+        not shape
+        or not isinstance(dims, Items)
+        or [int(str(one)) % len(shape) for one in dims.values] != [len(shape) - 1]
+    ):
         return None
     steps, product = _steps_to_product(graph, inner)
     if product is None or len(shape) != 2:

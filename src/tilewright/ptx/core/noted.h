@@ -7,10 +7,11 @@
 #include "notes.h"
 
 // Lanes of a generic access that go to global memory.
-static uint32_t tw_only_global(const tw_instr* i, uint32_t exec, const tw_access* x) {
+static uint32_t tw_only_global(const tw_warp* w, const tw_instr* i, uint32_t exec, const tw_access* x) {
   if (TW_SPACE_OF(i->mod) == TW_SPACE_GLOBAL) return exec;
   uint32_t global = 0;
-  TW_EACH(exec) global |= (uint32_t)(x->address[l] < TW_FUNCTION_WINDOW) << l;
+  uint64_t windows = w->cta->engine->launch->windows;
+  TW_EACH(exec) global |= (uint32_t)(x->address[l] - windows >= TW_ALL_WINDOWS_BYTES) << l;
   return global;
 }
 
@@ -18,7 +19,7 @@ static int tw_note_access(tw_warp* w, const tw_instr* i, uint32_t exec, int size
   tw_access x;
   x.size = size;
   tw_addresses(w, i, 4, &x);
-  exec = tw_only_global(i, exec, &x);
+  exec = tw_only_global(w, i, exec, &x);
   w->cta->worker->hollow = true;
   if (exec) tw_global(w, i, exec, &x, how);
   w->cta->worker->hollow = false;
@@ -110,7 +111,7 @@ static int tw_note_fragment(tw_warp* w, const tw_instr* i, uint32_t exec, int ho
     for (int element = 0; element < f.elements; element++) {
       x.size = f.bits < 8 ? 1 : f.bits / 8;
       tw_fragment_places(w, i, &x, base.address, reg, element, f.bits);
-      uint32_t lanes = tw_only_global(i, together, &x);
+      uint32_t lanes = tw_only_global(w, i, together, &x);
       x.shared = x.global = x.peers = x.mask = 0, x.contiguous = false;
       if (lanes) tw_global(w, i, lanes, &x, how);
     }
