@@ -306,8 +306,10 @@ def _overflows(found: torch.Tensor, truth: torch.Tensor, allowed: torch.Tensor) 
     may overflow to both sides where the truth does."""
     kind = torch.finfo(found.dtype)
     beyond = truth.abs() + allowed >= kind.max * (1 + kind.eps / 4)
-    lost = found.isnan() & (truth.abs() > kind.max) if found.dtype == torch.float32 else torch.zeros_like(beyond)
-    return beyond & ((found.double() == truth.sign() * math.inf) | lost)
+    is_right = found.double() == truth.sign() * math.inf
+    if found.dtype == torch.float32:
+        is_right |= found.isnan() & truth.isfinite() & (truth.abs() > kind.max)
+    return beyond & is_right
 
 
 def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:

@@ -405,7 +405,7 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         (["FUNCTION", "-o", "/proc/k.cu"], "nothing can be written in /proc"),
         (["FUNCTION", "-o", "no/such/k.cu"], "make it, or give another file with -o"),
         (["FUNCTION", "--start", "EMPTY"], "no launch plan"),
-        (["make my coffee"], "names no operation"),
+        (["make my coffee"], 'it is not understood what "coffee" means'),
         (
             ["rmsnorm", "--shape", "x=16x64", "--shape", "weight=64", "--shape", "y=4"],
             "--shape y: the task has no such tensor; it has x, weight",

@@ -61,10 +61,10 @@ def test_the_playbook_is_asked(searched: Searched) -> None:
 
 
 def test_what_the_playbook_cannot_write_needs_a_model() -> None:
-    found = search(Capped(), (torch.randn(4, 8, dtype=torch.float64),), {}, "H200").found
+    found = search(Capped(), (torch.randn(4, 8),), {}, "H200").found
     assert [one.author for one in found.regions] == ["model"]
     text = "\n".join(found_lines(found))
-    assert "needs a model: the playbook does not compute in float64" in text
+    assert "needs a model: the playbook does not compute in uint16" in text
     assert "0 of 1 the playbook can write, free" in text
 
 
