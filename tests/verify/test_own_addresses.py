@@ -56,6 +56,30 @@ __global__ void run(const float* v, float* out, int n) {
     assert from_json(Verdict, to_json(honest)) == honest
 
 
+def test_elements_that_nothing_reads_leave_a_doubt(referee: Make) -> None:
+    judge = referee(replace(tasks.MEAN, dimensions=(Dimension("rows", 8192), Dimension("cols", 4096))))
+    text = """\
+//! op      mean(samples) -> out
+//! let     rows = samples.shape[0], cols = samples.shape[1]
+//! out     out: f32[rows] zeroed
+//! launch  run<<<dim3(ceil_div(cols, 256), rows), 256>>>(samples, out, rows, cols)
+__global__ void run(const float* x, float* out, int rows, int cols) {
+  int column = blockIdx.x * 256 + threadIdx.x, size = cols;
+  float sum = column < size ? x[(size_t)blockIdx.y * cols + column] : 0.f;
+  for (int offset = 16; offset; offset /= 2) sum += __shfl_down_sync(~0u, sum, offset);
+  if (threadIdx.x % 32 == 0) atomicAdd(out + blockIdx.y, sum / cols);
+}
+"""
+    honest = judge.judge(text)
+    verdict = judge.judge(text.replace("size = cols;", "size = cols - ((long long)rows * cols > 30000000);"))
+    assert isinstance(honest, Passed)
+    assert not honest.is_provisional
+    assert isinstance(verdict, Passed)
+    said = "at the task's own sizes 8,192 elements of samples are never read, such as samples[0, 4095]"
+    assert said in verdict.unjudged
+    assert verdict.is_provisional
+
+
 def test_what_cannot_be_followed_is_provisional(referee: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = FollowedAddresses("following them takes too long")
     monkeypatch.setattr(own_addresses, "_followed", lambda *_: reason)

@@ -53,6 +53,7 @@ class FollowedAddresses:
     reads_left: str = ""  # why not all reads were followed, a clause
     twice: tuple[WrittenTwice, ...] = ()
     twice_left: str = ""  # why it is unknown whether those threads write the same, a clause
+    unread: str = ""  # that a part of an input which results need is read by nothing, a clause
     paths: tuple[LaunchPath, ...] = ()
     findings: tuple[FindingRecord, ...] = ()
     thread_instructions: int = 0

@@ -131,7 +131,9 @@ class Passed(Displayed):
         lines = tuple(f"line {one.line}: {one.why} in a judged case: {one.text}" for one in self.uncovered)
         unseen = f"what runs at the task's own sizes could not be seen: {self.unseen}"
         left = f"where the task's own call writes could not be followed: {self.doubt}"
-        return (*lines, *((unseen,) if self.unseen else ()), *((left,) if self.doubt else ()))
+        unread = self.addresses.unread if self.addresses is not None else ""
+        lines += tuple(filter(None, (unseen * bool(self.unseen), left * bool(self.doubt))))
+        return (*lines, f"at the task's own sizes {unread}") if unread else lines
 
     @property
     def doubt(self) -> str:
@@ -141,7 +143,7 @@ class Passed(Displayed):
     @property
     def is_provisional(self) -> bool:
         """Whether something in the task's own call was not verified; the kernel then does not count as verified."""
-        return bool(self.uncovered or self.unseen or self.doubt)
+        return bool(self.unjudged)
 
     @property
     def error_ratio(self) -> float:

@@ -92,6 +92,18 @@ def refuted(candidate: Candidate, followed: FollowedAddresses, needed: tuple[str
     return None
 
 
+def unread(followed: FollowedAddresses, needed: tuple[str, ...]) -> str:
+    """That elements of an input which every result needs are read by nothing, a clause; "" where all are read.
+
+    Every tested element of such an input changes a result. Others may not, so this leaves a doubt and proves nothing.
+    """
+    for one in followed.read if not followed.reads_left else ():
+        if one.name in needed and not one.whole:
+            first = "" if one.first_left is None else f", such as {one.name}[{', '.join(map(str, one.first_left))}]"
+            return f"{one.elements - one.touched:,} elements of {one.name} are never read{first}"
+    return ""
+
+
 def crashed(candidate: Candidate, case: Case, findings: tuple[records.FindingRecord, ...]) -> Crashed:
     lines = candidate.file.text.splitlines()
     named = sorted({one for found in findings for one in (found.line, found.launch_line) if one})

@@ -41,7 +41,7 @@ from tilewright.verify.cases import (
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.minimum_work import needed_inputs, too_little_work
-from tilewright.verify.own_addresses import Followed, follow_own_call, refuted, written_twice
+from tilewright.verify.own_addresses import Followed, follow_own_call, refuted, unread, written_twice
 from tilewright.verify.scheduled import scheduled_cases, several_of_each
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
@@ -381,7 +381,9 @@ class Referee:
         if evidence is None and followed.twice:
             evidence, unknown = written_twice(candidate, self._emulator, followed, independent)
             followed = replace(followed, twice_left=unknown)
-        return followed if evidence is None else Rejected(evidence, _right(trial))
+        if evidence is not None:
+            return Rejected(evidence, _right(trial))
+        return replace(followed, unread=unread(followed, self.needed_inputs))
 
     def _own_call(
         self, trial: Trial, followed: records.FollowedAddresses, *, alone: bool = False
