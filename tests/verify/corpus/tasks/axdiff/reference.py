@@ -1,0 +1,2 @@
+def axdiff(x):
+    return x - x.amax(-1, keepdim=True)

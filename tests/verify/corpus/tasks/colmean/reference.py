@@ -1,0 +1,2 @@
+def colmean(x):
+    return x.mean(0)

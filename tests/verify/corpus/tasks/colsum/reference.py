@@ -1,0 +1,2 @@
+def colsum(x):
+    return x.sum(0)

@@ -1,0 +1,2 @@
+def i64mul(x):
+    return x * 5 - 3

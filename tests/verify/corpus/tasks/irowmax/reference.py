@@ -1,0 +1,3 @@
+def irowmax(x):
+    values, indices = x.max(-1)
+    return values, indices

@@ -1,0 +1,2 @@
+def lookup(table, idx):
+    return table[idx]

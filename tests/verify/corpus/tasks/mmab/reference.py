@@ -1,0 +1,2 @@
+def mmab(a, b):
+    return a @ b

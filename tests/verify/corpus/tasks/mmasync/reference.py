@@ -1,0 +1,2 @@
+def mmasync(a, b):
+    return a @ b

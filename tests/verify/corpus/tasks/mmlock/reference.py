@@ -1,0 +1,2 @@
+def mmlock(a, b):
+    return a @ b

@@ -1,0 +1,2 @@
+def mmsq(a, b):
+    return a @ b

@@ -1,0 +1,2 @@
+def mmswz(a, b):
+    return a @ b

@@ -1,0 +1,2 @@
+def mseloss(x, y):
+    return (x - y).square().mean()

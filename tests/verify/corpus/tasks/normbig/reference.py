@@ -1,0 +1,2 @@
+def normbig(x):
+    return x / (1 + x.abs().sum(-1, keepdim=True))

@@ -1,0 +1,2 @@
+def normsum(x):
+    return x / (1 + x.abs().sum(-1, keepdim=True))

@@ -1,0 +1,5 @@
+import torch
+
+
+def rownorm(x):
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1)

@@ -1,0 +1,2 @@
+def rowscan(x):
+    return x - x.mean(-1, keepdim=True)

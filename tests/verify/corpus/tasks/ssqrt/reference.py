@@ -1,0 +1,5 @@
+import torch
+
+
+def ssqrt(x):
+    return torch.sign(x) * torch.sqrt(x.abs())

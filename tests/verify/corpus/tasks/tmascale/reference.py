@@ -1,0 +1,2 @@
+def tmascale(x):
+    return x * 1.5 + 0.25

@@ -1,0 +1,2 @@
+def transp(x):
+    return x.t().contiguous()

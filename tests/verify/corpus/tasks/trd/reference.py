@@ -1,0 +1,2 @@
+def trd(x):
+    return x.t().contiguous()
