@@ -18,6 +18,7 @@ from tilewright.frontends.report.rendering import markdown, notebook, plain_text
 from tilewright.records import (
     Dimension,
     DType,
+    FollowedAddresses,
     Measured,
     NumberInput,
     Origin,
@@ -25,6 +26,7 @@ from tilewright.records import (
     ScalarType,
     TensorInput,
     Timing,
+    Touched,
 )
 from tilewright.runtime.errors import GradientNotSupported
 from tilewright.store import Request
@@ -174,6 +176,9 @@ def test_what_was_looked_at_in_part_does_not_contradict_verified() -> None:
     some = "near the task's own sizes 8 blocks of each launch were run and a part of the results judged: n=64"
     assert note_words(some).startswith("near the full size (n=64) 8 blocks of each launch ran, and a sample")
     assert note_words("not emulated: why") == "limit of the check: not emulated: why"
+    followed = FollowedAddresses(written=(Touched("y", 8, 8, by=(0,)),), read=(Touched("x", 8, 8),))
+    words = note_words(f"every block's addresses at the task's own sizes: {followed}")
+    assert words == "at the full size written: all 8 elements of y by 1 launch; read: all of x"
     unseen = finished(made(unjudged=("line 3: it never ran in a judged case",)))
     assert not unseen.is_verified
     assert unseen.checked[0].startswith("provisional, not verified")

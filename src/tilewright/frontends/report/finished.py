@@ -32,6 +32,7 @@ _SAMPLED = re.compile(
     r"(?P<sizes>.*)"
 )
 _BACKWARD = "--backward (in Python: backward=True)"
+_FOLLOWED = "every block's addresses at the task's own sizes: "  # begins what addresses show
 _DECLINES = (
     "the file declines",
     records.SizeLimit.NOTE,
@@ -284,6 +285,8 @@ def verified_words(cases: int, devices: Sequence[str]) -> str:
 def note_words(note: str) -> str:
     """A sentence of the referee on how far it looked, in plain words."""
     sampled = _SAMPLED.fullmatch(note)
+    if note.startswith(_FOLLOWED):
+        return f"at the full size {note.removeprefix(_FOLLOWED)}"
     if sampled is None:
         return f"limit of the check: {note}"
     blocks = sampled["blocks"].replace("every block", "every block ran").replace("launch", "launch ran")
