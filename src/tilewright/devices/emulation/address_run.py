@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tilewright.devices.contents import misalignment
-from tilewright.devices.emulation.plan_run import launch_request
+from tilewright.devices.emulation.plan_run import launch_finding, launch_request
 from tilewright.ptx import sparse_memory
 from tilewright.ptx.address_notes import AddressNotes, Bits, Content, TensorNotes
 from tilewright.ptx.affine_blocks import note_runs, run_affine
@@ -351,7 +351,7 @@ class _Run:
             if first is not None:
                 where = f"{name}[{', '.join(map(str, self._index(name, first)))}]"
                 detail = f"no launch before it writes this element of {name}"
-                self._findings.append(_finding(FindingKind.UNINITIALISED_GLOBAL, launch, where, detail, 1))
+                self._findings.append(launch_finding(FindingKind.UNINITIALISED_GLOBAL, launch, where, detail, 1))
 
     def _index(self, name: str, unit: int) -> tuple[int, ...]:
         spec = self._specs[name]
@@ -433,7 +433,7 @@ class _Run:
         grid = "x".join(map(str, _trimmed(last.grid)))
         block = "x".join(map(str, _trimmed(last.block)))
         detail += f" by the launch of {grid} blocks of {block} threads"
-        return _finding(FindingKind.OUTPUT_NOT_WRITTEN, last, where, detail, left)
+        return launch_finding(FindingKind.OUTPUT_NOT_WRITTEN, last, where, detail, left)
 
 
 def _trimmed(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -441,17 +441,3 @@ def _trimmed(extents: tuple[int, ...]) -> tuple[int, ...]:
     while len(kept) > 1 and kept[-1] == 1:
         kept.pop()
     return tuple(kept)
-
-
-def _finding(kind: FindingKind, launch: PackedLaunch, where: str, detail: str, count: int) -> FindingRecord:
-    return FindingRecord(
-        kind=kind,
-        kernel=launch.kernel,
-        launch_line=launch.line,
-        line=launch.line,
-        column=0,
-        thread=None,
-        where=where,
-        detail=detail,
-        count=count,
-    )

@@ -297,7 +297,7 @@ class _Run:
             count, index = missing
             where = f"{buffer.name}[{', '.join(map(str, index))}]" if index else buffer.name
             detail = f"{count} of {buffer.spec.numel} elements of {buffer.name} keep what was in memory before the call"
-            found.append(_at_the_end(FindingKind.OUTPUT_NOT_WRITTEN, last, where, detail, count))
+            found.append(launch_finding(FindingKind.OUTPUT_NOT_WRITTEN, last, where, detail, count))
         return found
 
     def _counter_left(self) -> FindingRecord | None:
@@ -314,12 +314,12 @@ class _Run:
             if left:
                 where = f"{buffer.name}[{left[0]}] is {values[left[0]]}"
                 detail = "the last block that uses a counter must set it back to 0"
-                return _at_the_end(FindingKind.COUNTER_LEFT, last, where, detail, len(left))
+                return launch_finding(FindingKind.COUNTER_LEFT, last, where, detail, len(left))
         return None
 
 
-def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, count: int) -> FindingRecord:
-    """A finding about the final memory, reported at the last launch that uses the tensor."""
+def launch_finding(kind: FindingKind, last: PackedLaunch, where: str, detail: str, count: int) -> FindingRecord:
+    """A finding about memory, reported at a launch as a whole."""
     return FindingRecord(
         kind=kind,
         kernel=last.kernel,
