@@ -93,7 +93,7 @@ class Recording:
 def record(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
     """Call the model once, without gradients."""
     recorder = _Recorder(model)
-    with torch.no_grad(), recorder.hooked(), _FusedOperations(recorder), recorder:
+    with torch.no_grad(), recorder.hooked(), _FusedOperations(recorder, _FUSED[:1]), recorder:
         recorder.profiled(lambda: model(*args, **kwargs))
     return Recording(recorder.operations, recorder.calls)
 
@@ -101,7 +101,7 @@ def record(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def record_function(function: Callable[..., Any], *args: Any) -> list[Operation]:
     """The operations of one call of a function."""
     recorder = _Recorder(torch.nn.Module())
-    with torch.no_grad(), _FusedOperations(recorder), recorder:
+    with torch.no_grad(), _FusedOperations(recorder, _FUSED), recorder:
         function(*args)
     return recorder.operations
 
@@ -200,13 +200,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _FusedOperations(TorchFunctionMode):
     """Sees as one operation what PyTorch runs as one kernel on a GPU, where another device takes it apart."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: _Recorder, fused: tuple[Callable[..., Any], ...]) -> None:
         super().__init__()
-        self._recorder = recorder
+        self._recorder, self._fused = recorder, fused
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, torch.Tensor)]
-        if func not in _FUSED or tensors[0].is_cuda or self._recorder.muted:
+        if func not in self._fused or tensors[0].is_cuda or self._recorder.muted:
             return func(*args, **(kwargs or {}))
         self._recorder.muted = True
         try:
