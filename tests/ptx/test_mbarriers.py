@@ -98,7 +98,7 @@ __global__ void reversed(const float* x, float* y) {
   __shared__ __align__(8) unsigned long long barrier;
   unsigned b = (unsigned)__cvta_generic_to_shared(&barrier), to = (unsigned)__cvta_generic_to_shared(tile);
   if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(b) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(b) : "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4096;" ::"r"(b) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 4096, [%2];"
                  ::"r"(to), "l"(x), "r"(b) : "memory");
@@ -195,7 +195,7 @@ __global__ void told_alone(const int* x, int* y) {
   __shared__ int first, second;
   __shared__ __align__(8) unsigned long long barriers[2];
   unsigned b = (unsigned)__cvta_generic_to_shared(barriers);
-  if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(b + 8 * threadIdx.x) : "memory");
+  if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(b + 8 * threadIdx.x) : "memory");
   __syncthreads();
   if (threadIdx.x >= 32) {  // each of two warps tells one number
     if (threadIdx.x % 32) return;

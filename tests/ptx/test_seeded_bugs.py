@@ -254,6 +254,7 @@ HOPPER_BUGS = (
     _hopper("bulk_store_read_back", NOT_WAITED, _one, _twice, also=RACE_GLOBAL),
     # mbarriers alone, and rings of them
     _hopper("mbarrier_not_visible", RACE_SHARED | MBARRIER, _two, _reverse_by(128), also=NO_SHARED | NOT_WAITED),
+    _hopper("mbarrier_not_fenced", MBARRIER, _two, _reverse_by(128), stays_right=True),
     _hopper("mbarrier_overwritten", MBARRIER, _one, _reverse, also=RACE_SHARED),
     _hopper("mbarrier_too_many", RACE_SHARED | STUCK, _one, _reverse, also=NO_SHARED),
     _hopper("ring_not_awaited", RACE_SHARED, _rows, _sum, also=NOT_WAITED | MBARRIER | NOT_CONSUMED | STUCK),

@@ -233,7 +233,8 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
         is_proxy = modifiers.flag("proxy")
         modifiers.one_of("sc", "acq_rel", "acquire", "release")
         scope = modifiers.one_of("cta", "cluster", "gpu", "sys") or "gpu"
-        modifiers.flag("mbarrier_init")  # implied by any fence here
+        if modifiers.flag("mbarrier_init"):
+            b.emit("fence_init")
         modifiers.one_of("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
         if is_proxy:
             _proxy_fence(b, modifiers)

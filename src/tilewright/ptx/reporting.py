@@ -92,6 +92,7 @@ _MBARRIER = {
     6: "its phase ended while {} bytes that this copy brings were under way: expect_tx names too few",
     7: "a .noComplete arrival that ends the phase",
     8: "it is to count {} bytes that go to another block than its own",
+    9: "no fence.mbarrier_init or fence.proxy.async since its initialisation, so a bulk copy need not see it",
 }
 _BULK = {
     1: "addresses and size must be multiples of 16; the size is {}",

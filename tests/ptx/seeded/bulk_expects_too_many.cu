@@ -6,7 +6,7 @@
 //! launch  reverse<<<x.numel / 128, 128>>>(x, y)
 
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-#define INIT(barrier, count) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(barrier)), "r"(count) : "memory")
+#define INIT(barrier, count) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1; fence.mbarrier_init.release.cluster;" ::"r"(at(barrier)), "r"(count) : "memory")
 #define EXPECT(barrier, bytes) \
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(barrier)), "r"(bytes) : "memory")
 #define WAIT(barrier, parity) \

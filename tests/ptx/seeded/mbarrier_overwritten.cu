@@ -6,7 +6,7 @@
 //! launch  reverse<<<1, 128>>>(x, y)
 
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-#define INIT(barrier, count) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(barrier)), "r"(count) : "memory")
+#define INIT(barrier, count) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1; fence.mbarrier_init.release.cluster;" ::"r"(at(barrier)), "r"(count) : "memory")
 #define ARRIVE(barrier) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(barrier)) : "memory")
 #define WAIT(barrier, parity) \
   asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN; }" \

@@ -21,6 +21,7 @@ enum {
   TW_MBARRIER_TOO_EARLY = 6,    // a phase ended while copies that were sent in it were under way
   TW_MBARRIER_COMPLETES = 7,    // a .noComplete arrival that ends the phase
   TW_MBARRIER_ELSEWHERE = 8,    // it is to count what goes to another block
+  TW_MBARRIER_NOT_SHOWN = 9,    // no fence has shown its initialisation to the asynchronous proxy
 };
 
 typedef struct {
@@ -30,6 +31,8 @@ typedef struct {
   int32_t bytes;               // still to come; below zero: announced later than they came
   uint32_t phase;              // how many have ended
   int32_t init_pc, arrive_pc, expect_pc;  // -1: nobody has
+  int32_t init_warp;
+  uint32_t shown;            // warps whose copies may count for it: all, once the initialising warp has fenced
   const tw_past* arriving;   // what those know who arrived in this phase
   const tw_past* completed;  // and in those before
 } tw_mbarrier;
@@ -63,6 +66,7 @@ struct tw_bulk {
   int32_t arrival_count, arrival_capacity;
   tw_departure* departures;
   int32_t departure_count, departure_capacity;
+  int32_t unshown;  // barriers that are not shown to all warps
   int32_t expired;  // rounds of waits in a row that were told "not yet" because nothing else could run
   uint32_t open_group[TW_RACE_MAX_THREADS];
 };
@@ -80,6 +84,8 @@ void tw_bulk_commit(tw_warp* w, uint32_t exec);
 void tw_bulk_wait(tw_warp* w, uint32_t exec, uint32_t keep, bool only_read);
 // -- mbarrier.c --
 tw_mbarrier* tw_mbarrier_at(tw_warp* w, const tw_instr* i, int lane, uint32_t address, tw_cta** home);
+tw_mbarrier* tw_mbarrier_counting(tw_warp* w, const tw_instr* i, int lane, uint32_t address, tw_cta** home);
+void tw_mbarrier_show(tw_warp* w, bool to_own);
 void tw_mbarrier_add_bytes(tw_warp* w, const tw_instr* i, int lane, tw_cta* home, tw_mbarrier* barrier, int64_t bytes);
 
 void tw_mbarrier_nudge(tw_cta* home, tw_mbarrier* barrier);  // copies were sent that may end its phase

@@ -57,7 +57,7 @@ void tw_bulk_begin(tw_cta* cta) {
   while (bulk->departure_count) forget_departure(bulk, bulk->departure_count - 1);
   memset(bulk->barrier_at, 0, (cta->shared_bytes / 8 + 1) * sizeof *bulk->barrier_at);
   memset(bulk->open_group, 0, sizeof bulk->open_group);
-  bulk->barrier_count = bulk->expired = 0;
+  bulk->barrier_count = bulk->expired = bulk->unshown = 0;
 }
 
 void tw_bulk_free(tw_cta* cta) {

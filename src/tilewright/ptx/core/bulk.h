@@ -79,14 +79,16 @@ static bool tw_bulk_refuse(tw_warp* w, const tw_instr* i, int lane, uint64_t add
 // Bytes to the places in shared memory that the mask of ranks names; without one, to the one place.
 static void tw_bulk_spread(tw_warp* w, const tw_instr* i, int lane, uint64_t to, uint64_t barrier, int32_t mask_operand,
                            const uint8_t* data, uint32_t bytes) {
+  tw_cta* counts;
   if (mask_operand < 0) {
-    tw_bulk_send(w, i, lane, (uint32_t)to, (uint32_t)barrier, data, bytes);
+    if (tw_mbarrier_counting(w, i, lane, (uint32_t)barrier, &counts))
+      tw_bulk_send(w, i, lane, (uint32_t)to, (uint32_t)barrier, data, bytes);
     return;
   }
   uint32_t ranks = ((const uint16_t*)tw_slot(w, mask_operand))[lane], low = (1u << TW_RANK_SHIFT) - 1;
   for (uint32_t rank = 0; ranks >> rank; rank++) {
     uint32_t block = (rank + 1) << TW_RANK_SHIFT;
-    if (ranks >> rank & 1)
+    if (ranks >> rank & 1 && tw_mbarrier_counting(w, i, lane, (uint32_t)(barrier & low) | block, &counts))
       tw_bulk_send(w, i, lane, (uint32_t)(to & low) | block, (uint32_t)(barrier & low) | block, data, bytes);
   }
 }
@@ -125,7 +127,7 @@ static void tw_bulk_reduce_shared(tw_warp* w, const tw_instr* i, int lane, uint6
                                   uint32_t bytes) {
   uint32_t offset;
   tw_cta *home = tw_shared_home(w, i, lane, (uint32_t)to, bytes, 16, &offset), *counts;
-  tw_mbarrier* b = tw_mbarrier_at(w, i, lane, (uint32_t)barrier, &counts);
+  tw_mbarrier* b = tw_mbarrier_counting(w, i, lane, (uint32_t)barrier, &counts);
   if (!home || !b) return;
   tw_bulk_reduce(home->shared + offset, image, bytes, i->count - 1, (int)i->mod);
   if (w->cta->races) b->arriving = tw_race_publish(w->cta->races, w->index, 1u << lane, b->arriving);

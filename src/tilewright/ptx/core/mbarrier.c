@@ -6,6 +6,7 @@
 #include "lanes.h"
 
 enum { EXPIRATIONS = 64 };
+#define ALL_WARPS UINT32_MAX
 
 static void report(tw_warp* w, const tw_instr* i, int lane, uint64_t offset, int detail, int64_t number, int other_pc) {
   tw_finding f = tw_finding_of(w, TW_FIND_MBARRIER, tw_index_of(w, i), lane);
@@ -57,6 +58,28 @@ tw_mbarrier* tw_mbarrier_at(tw_warp* w, const tw_instr* i, int lane, uint32_t ad
   return b;
 }
 
+// The one for which a bulk copy counts, in another proxy than its initialisation.
+tw_mbarrier* tw_mbarrier_counting(tw_warp* w, const tw_instr* i, int lane, uint32_t address, tw_cta** home) {
+  tw_mbarrier* b = tw_mbarrier_at(w, i, lane, address, home);
+  if (!b || b->shown == ALL_WARPS || (*home == w->cta && b->shown >> w->index & 1)) return b;
+  report(w, i, lane, b->offset, TW_MBARRIER_NOT_SHOWN, 0, b->init_pc);
+  b->shown = ALL_WARPS;
+  (*home)->bulk->unshown--;
+  return b;
+}
+
+// A fence shows what its own warp has initialised. One to the asynchronous proxy also serves for what the same warp
+// copies later (`to_own`), whoever has initialised the barrier.
+void tw_mbarrier_show(tw_warp* w, bool to_own) {
+  tw_bulk* bulk = w->cta->bulk;
+  for (int32_t k = 0; bulk && bulk->unshown && k < bulk->barrier_count; k++) {
+    tw_mbarrier* b = &bulk->barriers[k];
+    if (b->shown == ALL_WARPS) continue;
+    if (b->init_warp == w->index) b->shown = ALL_WARPS, bulk->unshown--;
+    else if (to_own) b->shown |= 1u << w->index;
+  }
+}
+
 static tw_mbarrier* new_mbarrier(tw_cta* cta, uint32_t offset) {
   tw_bulk* bulk = tw_bulk_of(cta);
   if (!bulk) return NULL;
@@ -68,6 +91,7 @@ static tw_mbarrier* new_mbarrier(tw_cta* cta, uint32_t offset) {
       if (!grown) return NULL;
       bulk->barriers = grown, bulk->barrier_capacity = capacity;
     }
+    bulk->barriers[bulk->barrier_count] = (tw_mbarrier){0};
     *number = (uint16_t)++bulk->barrier_count;
   }
   return &bulk->barriers[*number - 1];
@@ -84,8 +108,11 @@ int tw_mbarrier_init(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_
     tell(w, i, 1u << l, home, offset, TW_RACE_WRITE);
     tw_mbarrier* b = new_mbarrier(home, offset);
     if (!b) continue;
+    bool own = home == w->cta;
+    home->bulk->unshown += own - (b->live && b->shown != ALL_WARPS);
     *b = (tw_mbarrier){.offset = offset, .live = true, .expected = count[l], .pending = count[l],
-                       .init_pc = tw_index_of(w, i), .arrive_pc = -1, .expect_pc = -1};
+                       .init_pc = tw_index_of(w, i), .arrive_pc = -1, .expect_pc = -1, .init_warp = w->index,
+                       .shown = own ? 0 : ALL_WARPS};
     keep(home, b);
   }
   return TW_NEXT;
@@ -97,7 +124,8 @@ int tw_mbarrier_invalidate(tw_warp* w, const tw_instr* i, uint32_t exec, const u
     tw_mbarrier* b = tw_mbarrier_at(w, i, (int)l, address[l], &home);
     if (!b) continue;
     tell(w, i, 1u << l, home, b->offset, TW_RACE_WRITE);
-    b->live = false;
+    home->bulk->unshown -= b->shown != ALL_WARPS;
+    b->live = false, b->shown = ALL_WARPS;
   }
   return TW_NEXT;
 }

@@ -53,7 +53,14 @@ TW_HANDLER(mbarrier_copies) {
 // What threads wrote, the asynchronous proxy may read from here on.
 TW_HANDLER(fence_proxy) {
   (void)i;
+  tw_mbarrier_show(w, true);
   if (w->cta->races) tw_race_proxy_fence(w->cta->races, w->index, exec);
+  return TW_NEXT;
+}
+// Copies may count for the mbarriers that this warp has initialised.
+TW_HANDLER(fence_init) {
+  (void)i, (void)exec;
+  tw_mbarrier_show(w, false);
   return TW_NEXT;
 }
 
