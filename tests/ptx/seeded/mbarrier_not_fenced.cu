@@ -19,7 +19,7 @@ __global__ void reverse(const float* x, float* y) {
   __shared__ __align__(128) float tile[128];
   __shared__ __align__(8) unsigned long long barrier;
   if (threadIdx.x == 0) {
-    INIT(&barrier, 1);
+    INIT(&barrier, 1);  // BUG
     // mend: asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     EXPECT(&barrier, 512);
     LOAD(tile, x + blockIdx.x * 128, 512, &barrier);  // BUG
