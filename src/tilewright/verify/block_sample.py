@@ -29,6 +29,7 @@ from tilewright.records import (
 )
 from tilewright.verify.candidate import Candidate
 from tilewright.verify.case_work import Sizes, bytes_of
+from tilewright.verify.code_constants import blocks_named
 from tilewright.verify.distributions import draw_inputs
 
 OWN_SEED = 401
@@ -151,7 +152,7 @@ def _sampled(
             _CHECKS,
             instruction_budget=budget,
             sampled_blocks=blocks,
-            chosen_blocks=() if blocks is None else chosen_blocks(candidate, followed, launches, blocks),
+            chosen_blocks=() if blocks is None else chosen_blocks(candidate, followed, launches, blocks, job.ptx or ""),
             written_elements=_WRITTEN_ELEMENTS,
             written_periods=sizes.periods(candidate.task),
         )
@@ -192,10 +193,10 @@ def seed_of(task: Task, text: str) -> int:
 
 
 def chosen_blocks(
-    candidate: Candidate, followed: FollowedAddresses | None, launches: list[PackedLaunch], wanted: int
+    candidate: Candidate, followed: FollowedAddresses | None, launches: list[PackedLaunch], wanted: int, ptx: str = ""
 ) -> tuple[tuple[int, ...], ...]:
-    """Per launch the blocks to judge: one of each way that the slice found, the last, others at random. An empty tuple
-    stands for all."""
+    """Per launch the blocks to judge: one of each way that the slice found, those that constants of the code number,
+    the last, others at random. An empty tuple stands for all."""
     chosen: list[tuple[int, ...]] = []
     seed = seed_of(candidate.task, candidate.file.text)
     for number, launch in enumerate(launches):
@@ -209,8 +210,10 @@ def chosen_blocks(
         others = [total - 1, *(drawing.randrange(total) for _ in range(wanted))]
         if wanted == 1:
             others = others[1:]
+        named = blocks_named(ptx, total, math.prod(launch.block)) if wanted >= _FEW_BLOCKS else ()
         count = max(wanted, min(len(paths), _MOST_PATHS)) if wanted >= _FEW_BLOCKS else wanted
-        chosen.append(tuple(sorted(list(dict.fromkeys((*paths, *others)))[:count])))
+        some = list(dict.fromkeys((*paths, *others)))[:count]
+        chosen.append(tuple(sorted({*some, *named})))
     return tuple(chosen)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
+from tilewright.verify.code_constants import CONSTANTS, with_constants
 from tilewright.verify.float_values import (
     DISTRIBUTIONS,
     DRAWN_ANYWHERE,
@@ -281,6 +282,8 @@ def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> by
         return drawn(spec, content).tobytes()
     if one.dtype is DType.BOOL and case.values == FLAGS:
         return laid_out(spec, flags(generator, spec.shape)).tobytes()
+    if kind == CONSTANTS:
+        return with_constants(generator, one, content, drawn(spec, content), _settings(case.values))
     level = _settings(case.values).get(one.name)
     if level is not None and case.values.startswith(WHOLE) and isinstance(content, Integers):
         return laid_out(spec, integers(generator, spec, level, content, thresholds(task))).tobytes()

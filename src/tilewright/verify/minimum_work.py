@@ -40,6 +40,7 @@ _NEGLIGIBLE = 0.05  # of the task's bytes: smaller inputs are not checked
 _TRIED = 8  # elements of an input, at each of the sizes
 _TRIED_ELEMENTS = 2 << 20  # of a call of the reference that is repeated so often
 _TRIED_WORK = 32_000_000
+_FEW_TRIED, _MORE = 3, 16  # elements of longer inputs, and how much longer those may be
 _NEEDED_SECONDS = 20.0
 _SAMPLES = ((8, 24_000_000), (64, 400_000_000))  # blocks of a launch, thread instructions; the second to confirm
 _SECONDS = 30.0
@@ -81,18 +82,27 @@ def needed_inputs(task: Task, reference: AnyReference) -> tuple[str, ...]:
 
 
 def _telling_sizes(task: Task) -> tuple[Sizes, ...] | None:
-    """Small sizes, and each varying dimension at full size with the others small; None where one is too expensive."""
+    """Small sizes, and each varying dimension at full size, or as long as is affordable, with the others small; None
+    where one is too expensive."""
     small = sizes_of(task, SMALLEST)
     own = task.sizes
-    found = [small if small is not None else own]
-    for one in task.free if small is not None else ():
+    if small is None:
+        return (own,) if task.is_sound(own) and _affordable(task, own, 1) else None
+    found = [small]
+    for one in task.free:
         if one.varies:
-            found.append(task.complete({**found[0], one.name: own[one.name]}))
-    for sizes in found:
-        affordable = elements_of(task, sizes) <= _TRIED_ELEMENTS and work_of(task, sizes) <= _TRIED_WORK
-        if not (task.is_sound(sizes) and affordable):
-            return None
-    return tuple(found)
+            size = own[one.name]
+            while not _affordable(task, task.complete({**small, one.name: size}), _MORE):
+                less = one.permitted(size // 2)
+                if less >= size:
+                    return None
+                size = less
+            found.append(task.complete({**small, one.name: size}))
+    return tuple(found) if all(task.is_sound(one) and _affordable(task, one, _MORE) for one in found) else None
+
+
+def _affordable(task: Task, sizes: Sizes, times: int) -> bool:
+    return elements_of(task, sizes) <= times * _TRIED_ELEMENTS and work_of(task, sizes) <= times * _TRIED_WORK
 
 
 def find_needed(function: Callable[..., Any], request: NeededRequest) -> NeededAnswer:
@@ -116,7 +126,8 @@ def find_needed(function: Callable[..., Any], request: NeededRequest) -> NeededA
         for name in tuple(needed):
             tensor = tensors[name]
             count, drawing = tensor.numel(), np.random.Generator(np.random.PCG64(11 + number))
-            drawn = drawing.integers(0, max(count, 1), _TRIED - 2)
+            tried = _TRIED if count <= _TRIED_ELEMENTS else _FEW_TRIED
+            drawn = drawing.integers(0, max(count, 1), tried - 2)
             for place in sorted({0, count - 1, *map(int, drawn)}) if count else ():  # the first, the last, some between
                 index = tuple(int(one) for one in torch.unravel_index(torch.tensor(place), tensor.shape))
                 before = tensor[index].clone()

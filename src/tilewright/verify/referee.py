@@ -38,7 +38,8 @@ from tilewright.verify.cases import (
     value_cases,
     value_sizes,
 )
-from tilewright.verify.distributions import TASK
+from tilewright.verify.code_constants import constants_case
+from tilewright.verify.distributions import TASK, seeded
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.minimum_work import needed_inputs, too_little_work
 from tilewright.verify.own_addresses import Followed, follow_own_call, refuted, unread, written_twice
@@ -257,7 +258,22 @@ class Referee:
             if rejected is not None:
                 return rejected
             emulated += isinstance(outcome, Right)
+        rejected = self._on_constants(trial)
+        if rejected is not None:
+            return rejected
         return self._on_gpu(trial, left) if self._gpu is not None else self._passed(trial)
+
+    def _on_constants(self, trial: Trial) -> Verdict | None:
+        """Emulate the kernel on values that its code names."""
+        job = trial.candidate.emulated_job(Case(self._task.sizes, 1), self._emulator.profile, ())
+        cases = [one for one in trial.right_cases if one.values == TASK and not has_own_size(self._task, one)]
+        if job is None or job.ptx is None:
+            return None
+        case = constants_case(self._task, job.ptx, cases, self._further_values(), seeded)
+        if case is None or not self._takes(trial.candidate, case):
+            return None
+        self._say(f"emulating {case}")
+        return self._count(trial, trial.run(case, self._emulator, emulated=True), self._emulator, 1)
 
     def _on_gpu(self, trial: Trial, cases: Sequence[Case], *, watched: bool = False) -> Verdict:
         """Run the remaining cases and the full-size call on the GPU. `watched`: also under a sanitizer, since nothing
