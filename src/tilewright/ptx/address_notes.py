@@ -59,10 +59,11 @@ class Bits:
                 return unit if unit < self.units else None
         return None
 
-    def first_outside(self, other: Bits) -> int | None:
-        """The first unit that is set here and not there."""
+    def first_common(self, other: Bits, *, apart: bool = False) -> int | None:
+        """The first unit that is set here and there; `apart`: and not there."""
         for at in range(0, len(self.words), _COUNTED):
-            more = self.words[at : at + _COUNTED] & ~other.words[at : at + _COUNTED]
+            there = other.words[at : at + _COUNTED]
+            more = self.words[at : at + _COUNTED] & (~there if apart else there)
             found = np.flatnonzero(more)
             if len(found):
                 word = int(more[found[0]])

@@ -59,12 +59,38 @@ class Slice:
     size: int
 
 
-def slice_kernel(module: Module, kernel: str, *, reads: bool, valued: frozenset[int] = frozenset()) -> Slice:
-    """`reads`: follow loads too. `valued`: stores, by index, whose values are needed. Raises `NotSliced`."""
+def slice_kernel(
+    module: Module, kernel: str, *, reads: bool, valued: frozenset[int] = frozenset(), ahead: bool = False
+) -> Slice:
+    """`reads`: follow loads too. `valued`: stores, by index, whose values are needed. `ahead`: only what is certain to
+    run ahead of griddepcontrol.wait. Raises `NotSliced`."""
     function = module.functions[kernel]
+    if ahead:
+        function = _ahead_of_wait(function)
     work = _Slicing(module, function, _Graph.of(function))
     work.run(reads, valued)
     return work.result()
+
+
+def _ahead_of_wait(function: Function) -> Function:
+    """Threads end at their wait. Where not all of them wait, others are told by those that do: so they end at whatever
+    could tell them."""
+    graph = _Graph.of(function)
+    waits = [index for index, one in enumerate(function.body) if _waits(one)]
+    by_all = all(function.body[at].guard is None and not graph.controls[graph.block_of[at]] for at in waits)
+
+    def ended(one: Instruction) -> Instruction:
+        tells = not by_all and one.opcode in ("bar", "barrier", "mbarrier") and "init" not in one.modifiers
+        ends = _waits(one) or tells
+        return (
+            replace(one, opcode="exit", modifiers=(), operands=(), guard=None if tells else one.guard) if ends else one
+        )
+
+    return replace(function, body=tuple(map(ended, function.body)))
+
+
+def _waits(one: Instruction) -> bool:
+    return one.opcode == "griddepcontrol" and "wait" in one.modifiers
 
 
 # -- control flow, with every way out --

@@ -19,7 +19,7 @@ from tilewright.devices.contents import misalignment
 from tilewright.devices.emulation.plan_run import launch_finding, launch_request
 from tilewright.ptx import sparse_memory
 from tilewright.ptx.address_notes import AddressNotes, Bits, Content, TensorNotes
-from tilewright.ptx.affine_blocks import note_runs, run_affine
+from tilewright.ptx.affine_blocks import AffineOutcome, note_runs, run_affine
 from tilewright.ptx.affine_numbers import Beyond
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchResult, cluster_extents
@@ -70,7 +70,7 @@ class _Wanted:
     valued: dict[str, set[int]] = field(default_factory=dict)  # of a kernel: stores whose values are needed
 
 
-_Slices = dict[tuple[str, bool, frozenset[int]], tuple[Slice, Program]]
+_Slices = dict[tuple[str, bool, bool, frozenset[int]], tuple[Slice, Program]]
 _slices: WeakKeyDictionary[Program, _Slices] = WeakKeyDictionary()
 
 
@@ -185,6 +185,8 @@ class _Run:
 
     def _launch(self, launch: PackedLaunch, number: int, position: int) -> None:
         watched = {name for name in self._plan.tensors_of(launch) if name in self._notes}
+        if launch.pdl and number and isinstance(self._plan.steps[number - 1], PackedLaunch):
+            self._check_ahead(launch, position, watched)
         before = {name: self._written_count(name) for name in watched}
         for name, notes in self._notes.items():
             notes.begin_launch(watched=name in watched)
@@ -211,7 +213,10 @@ class _Run:
         if not (at_once and self._at_once(writes, launch, position)):
             self._one_by_one(writes, launch, position)
 
-    def _at_once(self, chosen: tuple[Slice, Program], launch: PackedLaunch, position: int) -> bool:
+    def _evaluated(
+        self, chosen: tuple[Slice, Program], launch: PackedLaunch, position: int, notes: dict[str, TensorNotes]
+    ) -> tuple[AffineOutcome, dict[str, int], dict[str, set[int]]] | None:
+        """All blocks at once; None where that cannot be."""
         sliced = chosen[0]
         request = launch_request(launch, self._plan.maps, self._memory, LaunchOptions())
         built = chosen[1].prepare(launch.symbol).cluster
@@ -220,9 +225,15 @@ class _Run:
         try:
             found = run_affine(sliced, request, regions, _EVALUATED, self.seed + position)
         except Beyond:
-            return False
-        again, stored = note_runs(found, sliced, regions, self._notes)
+            return None
         self.used += found.evaluated
+        return found, *note_runs(found, sliced, regions, notes)
+
+    def _at_once(self, chosen: tuple[Slice, Program], launch: PackedLaunch, position: int) -> bool:
+        evaluated = self._evaluated(chosen, launch, position, self._notes)
+        if evaluated is None:
+            return False
+        found, again, stored = evaluated
         self._past.append((launch.symbol, lambda tensor: stored.get(tensor, set())))
         self._again_by_byte()
         self._note_twice(None, again, launch, position)
@@ -244,6 +255,26 @@ class _Run:
         self._note_twice(noted, again, launch, position)
         self._paths += [LaunchPath(position, blocks, example) for blocks, example in noted.paths]
 
+    def _check_ahead(self, launch: PackedLaunch, position: int, watched: set[str]) -> None:
+        """What a programmatic launch accesses ahead of its wait must not be what the launch before it writes."""
+        written = {name: bits for name in watched if (bits := self._notes[name].fresh) is not None}
+        notes = {
+            name: replace(self._notes[name], written=Bits(bits.units), read=Bits(bits.units), owned=False, fresh=None)
+            for name, bits in written.items()
+        }
+        if not notes:
+            return
+        chosen = self._slice(launch.symbol, reads=True, ahead=True)
+        if self._evaluated(chosen, launch, position, notes) is None:
+            self._ran(chosen, launch, _READ_BUDGET // 8, AddressNotes(notes, self.seed))
+        for name, bits in written.items():
+            for verb, touched in (("reads", notes[name].read), ("writes", notes[name].written)):
+                first = None if touched is None else touched.first_common(bits)
+                if first is not None:
+                    where = f"{name}[{', '.join(map(str, self._index(name, first)))}]"
+                    detail = f"it {verb} that ahead of griddepcontrol.wait, while the launch before it may write it"
+                    self._findings.append(launch_finding(FindingKind.NOT_AWAITED, launch, where, detail, 1))
+
     def _written_count(self, name: str) -> int:
         written = self._notes[name].written
         return 0 if written is None else written.count
@@ -251,11 +282,11 @@ class _Run:
     def _is_scratch(self, name: str) -> bool:
         return any(one.name == name and one.role is BufferRole.SCRATCH for one in self._plan.buffers)
 
-    def _slice(self, symbol: str, *, reads: bool) -> tuple[Slice, Program]:
+    def _slice(self, symbol: str, *, reads: bool, ahead: bool = False) -> tuple[Slice, Program]:
         valued = frozenset(self.wanted.valued.get(symbol, ()))
-        key = (symbol, reads, valued)
+        key = (symbol, reads, ahead, valued)
         if key not in self.slices:
-            made = slice_kernel(self.module, symbol, reads=reads, valued=valued)
+            made = slice_kernel(self.module, symbol, reads=reads, valued=valued, ahead=ahead)
             self.slices[key] = made, Program(made.module)
         return self.slices[key]
 
@@ -347,7 +378,7 @@ class _Run:
                 continue
             if self._written_count(name) != before[name] or (notes.hollowed and notes.hollow is None):
                 continue
-            first = notes.read.first_outside(notes.written)
+            first = notes.read.first_common(notes.written, apart=True)
             if first is not None:
                 where = f"{name}[{', '.join(map(str, self._index(name, first)))}]"
                 detail = f"no launch before it writes this element of {name}"
