@@ -22,6 +22,7 @@ class LaunchOptions:
     race_bytes: int = 1 << 30  # limit of the race detector's memory; reported where it is reached
     fill: bytes = b"\xff"  # repeated, what uninitialised registers, shared and local memory hold
     inherits: bool = False  # they hold what earlier blocks and launches left instead
+    many: bool = False  # with a seed: as many blocks side by side as a GPU may have
 
 
 @dataclass(frozen=True)

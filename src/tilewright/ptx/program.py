@@ -384,7 +384,7 @@ def _prepared(
         cooperative=int(request.cooperative),
         overlaps=int(request.overlaps),
         inherits=int(options.inherits),
-        seeded=int(options.seed is not None),
+        seeded=(2 if options.many else 1) if options.seed is not None else 0,
         seed=(options.seed or 0) & (2**64 - 1),
         **memory.windows,
         circumstance=memory.circumstance(),

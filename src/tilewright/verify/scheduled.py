@@ -12,7 +12,7 @@ from tilewright.verify.candidate import Candidate
 from tilewright.verify.case_sizes import has_own_size
 from tilewright.verify.case_work import work_estimate
 
-_MANY_BLOCKS = 8
+_MANY_BLOCKS, _CROWD = 8, 200
 _LITTLE_WORK = 1 << 15
 
 Wanted = Callable[[Launch], bool]
@@ -22,8 +22,14 @@ def _several(launch: Launch) -> bool:
     return math.prod(launch.grid) > 1 and -(-math.prod(launch.block) // WARP_LANES) > 1
 
 
-# One case for each: any; several blocks of several warps; enough blocks that the last to finish is seldom the last one.
-_KINDS: tuple[Wanted, ...] = (lambda launch: True, _several, lambda launch: math.prod(launch.grid) >= _MANY_BLOCKS)
+# One case for each: any; several blocks of several warps; enough blocks that the last to finish is seldom the last one;
+# more than a GPU can start at once on a few of its multiprocessors.
+_KINDS: tuple[Wanted, ...] = (
+    lambda launch: True,
+    _several,
+    lambda launch: math.prod(launch.grid) >= _MANY_BLOCKS,
+    lambda launch: math.prod(launch.grid) >= _CROWD,
+)
 
 
 def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile) -> frozenset[int]:

@@ -30,6 +30,7 @@ class Perturbation:
     poison: int = POISON_BYTE  # the byte that fills unwritten registers and memory
     fill: bytes = b""  # of registers, shared and local memory instead, repeated
     inherits: bool = False  # they hold what earlier blocks left
+    many: bool = False  # with a seed: as many blocks side by side as a GPU may have
     packed: bool = False  # tensors and shared variables lie side by side
 
 

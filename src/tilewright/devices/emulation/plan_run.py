@@ -253,6 +253,7 @@ class _Run:
             blocks,
             fill=given.fill or bytes((given.poison,)),
             inherits=given.inherits,
+            many=given.many,
         )
         try:
             request = launch_request(launch, self.plan.maps, self.memory, options)

@@ -26,6 +26,7 @@ _NEVER_WRITTEN = (FindingKind.UNINITIALISED_SHARED, FindingKind.UNINITIALISED_LO
 # In f32, f16 and bf16: NaN; a large number, which shows in a maximum; a large negative one; zero, which sums hide. As
 # integers all but zero are far outside every tensor.
 _POISONS = (POISON_BYTE, 0x7B, 0xFB, 0x00)
+_MANY_FROM = 2  # schedules before that have few blocks side by side, which part further in what they do
 _PLACES_APART = 3  # address seeds between schedules, so that consecutive seeds do not repeat them
 
 
@@ -64,7 +65,8 @@ def _circumstances(emulation: Emulation, schedule: int) -> Perturbation:
     """Addresses and poison vary with schedule and seed; a single run never uses zero poison, which looks harmless."""
     first = emulation.seed % (len(_POISONS) - 1)
     place = emulation.seed + _PLACES_APART * schedule
-    return Perturbation(emulation.schedule_seed(schedule), place, _POISONS[(first + schedule) % len(_POISONS)])
+    poison = _POISONS[(first + schedule) % len(_POISONS)]
+    return Perturbation(emulation.schedule_seed(schedule), place, poison, many=schedule >= _MANY_FROM)
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ typedef struct {
   int32_t cooperative;
   int32_t overlaps;  // the launch before may still be running, until griddepcontrol.wait
   int32_t inherits;  // blocks find in registers, shared and local memory what others left there, not the fill
-  int32_t seeded;
+  int32_t seeded;    // 2: as many blocks side by side as a GPU may have
   uint64_t seed;
   uint64_t windows, shared_window, local_window, parameter_window;  // the lowest; generic addresses of the spaces
   uint64_t circumstance;  // a number of the run: what clocks and multiprocessors show

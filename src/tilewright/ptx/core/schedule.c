@@ -5,9 +5,10 @@
 #include "cluster.h"
 #include "notes.h"
 
-enum { TURN = 8192, SHORT_TURN = 2, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
+enum { TURN = 8192, SHORT_TURN = 2, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4, MANY_RESIDENT = 1024 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
 #define RESIDENT_BYTES (3ll << 29)
+#define MANY_RESIDENT_BYTES (1ll << 28)
 
 // -- one block --
 
@@ -328,6 +329,10 @@ static void* run_worker(void* argument) {
   p.made = calloc((size_t)p.capacity, sizeof *p.made);
   if (!p.resident || !p.idle || !p.made) e->out_of_memory = 1, atomic_store(&e->stop, 1);
   int at = 0, wanted = e->cluster_size > 1 ? 2 * e->cluster_size : FEW_RESIDENT;  // blocks side by side, when seeded
+  if (e->launch->seeded > 1) {
+    int64_t many = MANY_RESIDENT_BYTES / bytes_of_a_cta(e);
+    if (many > wanted) wanted = many > MANY_RESIDENT ? MANY_RESIDENT : (int)many;
+  }
   while (!atomic_load(&e->stop)) {
     if (e->launch->seeded) {
       while (p.count < wanted && start_another(worker, &p)) {}
