@@ -73,6 +73,7 @@ class _Block(Numbers):
     first: int
     count: int
     registers: dict[str, Any] = field(default_factory=dict)
+    either_of: dict[str, tuple[Linear, Linear]] = field(default_factory=dict)  # registers that are one `or` the other
     runs: list[_Run] = field(default_factory=list)
     seen: dict[tuple[int, bool, bool], None] = field(default_factory=dict)
 
@@ -179,8 +180,19 @@ class _Block(Numbers):
         width = 8 * TYPE_BYTES.get(kind, 0)
         if kind[:1] not in ("u", "s", "b") or width not in (16, 32, 64) or "cc" in one.modifiers:
             raise Beyond
-        made = self._arithmetic(one, kind, width, mask)
-        self._set(one.operands[0], made, mask)
+        target = one.operands[0]
+        if isinstance(target, Register):
+            self.either_of.pop(target.name, None)
+        try:
+            made = self._arithmetic(one, kind, width, mask)
+        except Beyond:
+            if one.opcode != "or" or not isinstance(target, Register) or not mask.all():
+                raise
+            a, b = (self.value(operand, width, mask) for operand in one.operands[1:3])
+            self.either_of[target.name] = (a, b)
+            self.registers.pop(target.name, None)
+            return
+        self._set(target, made, mask)
 
     def _arithmetic(self, one: Instruction, kind: str, width: int, mask: Array) -> Linear:
         wide = "wide" in one.modifiers
@@ -228,6 +240,9 @@ class _Block(Numbers):
 
     def _bits(self, one: Instruction, kind: str, width: int, mask: Array) -> Linear:
         name = one.opcode
+        either = self.either_of.get(one.operands[1].name) if isinstance(one.operands[1], Register) else None
+        if either is not None and name in ("and", "shr"):
+            return self._high_bits(one, either, width, mask)
         a = self.value(one.operands[1], width, mask)
         b = self.value(one.operands[2], 32 if name in ("shl", "shr") else width, mask)
         if name in ("shl", "shr") and np.ndim(b.base) == 0 and b.fixed and 0 <= int(b.base) < width:
@@ -254,6 +269,20 @@ class _Block(Numbers):
         if not (a.fixed and b.fixed) or name not in ("and", "xor"):
             raise Beyond
         return Linear(a.base & b.base if name == "and" else a.base ^ b.base, np.int64(0))
+
+    def _high_bits(self, one: Instruction, either: tuple[Linear, Linear], width: int, mask: Array) -> Linear:
+        """Bits above some, of two numbers that have none there: so 64-bit divisions look for a short way."""
+        by = self.value(one.operands[2], 32 if one.opcode == "shr" else width, mask)
+        if not by.fixed or np.ndim(by.base):
+            raise Beyond
+        low = 1 << int(by.base) if one.opcode == "shr" else -int(by.base)
+        if low <= 0 or low & (low - 1) or low > FAR:
+            raise Beyond
+        for number in either:
+            found = self.unsigned(number, width, mask)
+            if not (self.below(found.base - low, found.slope, mask) | ~mask).all():
+                raise Beyond
+        return Linear(np.int64(0), np.int64(0))
 
     def _convert(self, one: Instruction, source: str, bits: int, mask: Array) -> Linear:
         target = one.modifiers[-2] if len(one.modifiers) > 1 else ""
@@ -337,10 +366,33 @@ class _Block(Numbers):
     def _note(self, pc: int, one: Instruction, mask: Array) -> None:
         opcode, parts = one.modifiers[0], one.modifiers[1:]
         place = next((operand for operand in one.operands if isinstance(operand, Address)), None)
-        if opcode not in ("ld", "ldu", "st", "atom", "red") or place is None or not isinstance(place.base, Register):
+        if opcode == "cp":
+            self._note_copy(pc, one, mask)
+            return
+        if opcode not in ("ld", "ldu", "st", "atom", "red") or place is None:
             raise Beyond
         count = next((int(part[1]) for part in parts if part in ("v2", "v4", "v8")), 1)
-        size = count * TYPE_BYTES[parts[-1]]
+        how = "read" if opcode in ("ld", "ldu") else "write" if opcode == "st" else "atomic"
+        self._run(pc, place, count * TYPE_BYTES[parts[-1]], how, mask)
+
+    def _note_copy(self, pc: int, one: Instruction, mask: Array) -> None:
+        """An asynchronous copy without a tensor map."""
+        parts = one.modifiers
+        outwards, bulk = isinstance(one.operands[1], Address) and one.operands[1].base == Immediate(0), "bulk" in parts
+        place, number = one.operands[0 if outwards else 1], one.operands[-1 if not bulk else 2]
+        if "tensor" in parts or "prefetch" in parts or "reduce" in parts or not isinstance(place, Address):
+            raise Beyond
+        size = self.value(number, 32, mask)
+        sizes = np.unique(np.broadcast_to(size.base, mask.shape)[mask])
+        if not size.fixed or len(sizes) != 1 or sizes[0] < 0 or (sizes[0] % 16 and bulk):
+            raise Beyond
+        if sizes[0]:
+            self._run(pc, place, int(sizes[0]), "write" if outwards else "read", mask, 16 if bulk else 4)
+
+    def _run(self, pc: int, place: Address, size: int, how: str, mask: Array, alignment: int = 0) -> None:
+        if not isinstance(place.base, Register):
+            raise Beyond
+        alignment = alignment or size
         found = self.value(place.base, 64, mask)
         address = np.broadcast_to(found.base + place.offset, mask.shape)[mask]
         slopes = np.unique(np.broadcast_to(found.slope, mask.shape)[mask])
@@ -351,10 +403,9 @@ class _Block(Numbers):
         far = slope * (self.count - 1)
         low, high = ends[0] + min(far, 0), ends[1] + max(far, 0) + size
         region = self.grid.region_of(low, high)
-        if np.any(address % size) or slope % size or region is None:
+        if np.any(address % alignment) or slope % alignment or region is None:
             raise Beyond  # misaligned, or outside: the interpreter says where
         starts = np.unique(address) - self.grid.regions[region].address
-        how = "read" if opcode in ("ld", "ldu") else "write" if opcode == "st" else "atomic"
         if how == "write" and len(starts) != len(address):
             raise Beyond
         if how != "read" and not self.grid.regions[region].writable:

@@ -118,4 +118,6 @@ class Numbers:
         return self.fit(a.base + b.base, a.slope + b.slope, width, mask)
 
     def either(self, chosen: Array, a: Linear, b: Linear) -> Linear:
+        if chosen.all() or not chosen.any():  # stays one number for all threads, as divisors must be
+            return a if chosen.any() else b
         return Linear(np.where(chosen, a.base, b.base), np.where(chosen, a.slope, b.slope))

@@ -7,7 +7,7 @@ values nothing needs become `note` instructions; the others run as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tilewright.ptx.control_flow import branch_targets, immediate_post_dominators
@@ -28,6 +28,7 @@ from tilewright.ptx.syntax import (
     Tuple_,
     Vector,
 )
+from tilewright.ptx.value_decisions import Assumed, Memory, computes_products, decided_by_values, leaving_branches
 
 _ENDS = ("ret", "exit", "trap")
 _BRANCHES = ("bra", "brx")
@@ -56,18 +57,25 @@ class Slice:
     loops: frozenset[int]  # branches back that are left, as such indices
     shared: bool  # whether addresses depend on shared memory
     real: bool  # whether they depend on global memory
+    products: bool  # whether they depend on products of matrices, which take too long
     size: int
 
 
 def slice_kernel(
-    module: Module, kernel: str, *, reads: bool, valued: frozenset[int] = frozenset(), ahead: bool = False
+    module: Module,
+    kernel: str,
+    *,
+    reads: bool,
+    valued: frozenset[int] = frozenset(),
+    ahead: bool = False,
+    assumed: Assumed | None = None,
 ) -> Slice:
     """`reads`: follow loads too. `valued`: stores, by index, whose values are needed. `ahead`: only what is certain to
-    run ahead of griddepcontrol.wait. Raises `NotSliced`."""
+    run ahead of griddepcontrol.wait. `assumed`: how values decide. Raises `NotSliced`."""
     function = module.functions[kernel]
     if ahead:
         function = _ahead_of_wait(function)
-    work = _Slicing(module, function, _Graph.of(function))
+    work = _Slicing(module, function, _Graph.of(function), assumed)
     work.run(reads, valued)
     return work.result()
 
@@ -258,7 +266,7 @@ def _without(operand: Operand, instead: Operand) -> Operand:
 
 # -- the slice --
 
-_ABSENT, _NOTED, _REAL = range(3)
+_ABSENT, _NOTED, _ASSUMED, _REAL = range(4)
 
 
 @dataclass
@@ -266,7 +274,9 @@ class _Slicing:
     module: Module
     function: Function
     graph: _Graph
-    _kept: dict[int, int] = field(default_factory=dict)  # index -> _NOTED or _REAL
+    assumed: Assumed | None = None
+    _values: frozenset[str] = frozenset()  # registers whose comparisons are assumed
+    _kept: dict[int, int] = field(default_factory=dict)  # index -> how
     _waiting: list[int] = field(default_factory=list)
     _writers: dict[str, list[int]] = field(default_factory=dict)  # of registers
     _parameters: dict[str, list[int]] = field(default_factory=dict)  # of .param variables for calls
@@ -290,6 +300,16 @@ class _Slicing:
             one.opcode == "mapa" or (one.opcode == "cvta" and "to" not in one.modifiers and _space(one) != "global")
             for one in self.function.body
         )
+        if self.assumed is not None:
+            self._values = decided_by_values(self.function.body, _registers(_written), _registers(_used), self._memory)
+
+    def _memory(self, index: int) -> Memory:
+        access, one = self._access[index], self.function.body[index]
+        spaces = ("shared", "local", "")
+        reads, writes = access.reads in spaces, access.writes in spaces
+        assumed = self.assumed is not None and self.assumed.loads
+        is_load = assumed and access.reads in ("global", "") and one.opcode in ("ld", "ldu")
+        return Memory(is_load, reads, writes, one.opcode == "cp", self._roots(one) if reads or writes else None)
 
     def _check_call(self, one: Instruction) -> None:
         name = _callee(one)
@@ -310,9 +330,27 @@ class _Slicing:
             self._follow(self._waiting.pop())
 
     def _keep(self, index: int, how: int) -> None:
+        if how == _REAL and self._is_assumed(index):
+            how = _ASSUMED
         if self._kept.get(index, _ABSENT) < how:
             self._kept[index] = how
             self._waiting.append(index)
+
+    def _is_assumed(self, index: int) -> bool:
+        """Whether it compares values; or is a branch by which they end a loop."""
+        one = self.function.body[index]
+        if one.opcode == "bra":
+            by_values = one.guard is not None and one.guard.name in self._values
+            return by_values and len(self._staying(index)) == 1
+        made = one.operands[0] if one.operands else None
+        is_predicate = isinstance(made, Register) and self.function.registers.get(made.name) == "pred"
+        return (
+            is_predicate and one.opcode in ("setp", "vote", "mov") and any(name in self._values for name in _used(one))
+        )
+
+    def _staying(self, branch: int) -> tuple[int, ...]:
+        graph = self.graph
+        return leaving_branches(graph.successors, graph.meetings, graph.block_of[branch])
 
     def _need(self, name: str) -> None:
         for index in self._writers.get(name, ()):
@@ -323,6 +361,10 @@ class _Slicing:
         real = self._kept[index] == _REAL
         for branch in self.graph.controls[self.graph.block_of[index]]:
             self._keep(branch, _REAL)
+        if self._kept[index] == _ASSUMED:
+            if one.guard is not None and one.opcode != "bra":
+                self._need(one.guard.name)
+            return
         if _fails(one):
             if one.guard is not None:
                 self._need(one.guard.name)
@@ -424,7 +466,8 @@ class _Slicing:
         made = replace(self.function, body=tuple(body), labels=labels, variables=variables, branch_targets=tables)
         module = replace(self.module, functions={**self.module.functions, self.function.name: made})
         shared = any(name == "shared" for name, _ in self._loaded)
-        return Slice(module, tuple(origins), frozenset(back), shared, self._global, len(body))
+        products = any(computes_products(one) for one in body)
+        return Slice(module, tuple(origins), frozenset(back), shared, self._global, products, len(body))
 
     def _leads(self, block: int) -> tuple[int, ...]:
         """Where a block goes on in the slice."""
@@ -434,6 +477,8 @@ class _Slicing:
         if decides and last not in self._kept:
             meeting = self.graph.meetings[block]
             return () if meeting is None else (meeting,)
+        if decides and self._kept[last] == _ASSUMED:
+            return tuple(one_ for one_ in self.graph.successors[block] if one_ not in self._staying(last))
         return self.graph.successors[block]
 
     def _reached(self) -> list[int]:
@@ -453,10 +498,14 @@ class _Slicing:
         ends = last.opcode in (*_BRANCHES, *_ENDS) or _fails(last)
         for index in range(start, end - 1 if ends else end):
             how = self._kept.get(index, _ABSENT)
-            if how != _ABSENT:
+            if how == _ASSUMED:
+                sides = (_ZERO, _ZERO if self.assumed is not None and self.assumed.holds else Immediate(1))
+                made = body[index].operands[0]
+                yield replace(body[index], opcode="setp", modifiers=("eq", "s32"), operands=(made, *sides)), index
+            elif how != _ABSENT:
                 yield (_plain(body[index]) if how == _REAL else _noted(body[index])), index
         leads = self._leads(block)
-        if ends and (end - 1 in self._kept or (last.guard is None and last.opcode != "brx")):
+        if ends and (self._kept.get(end - 1, _ASSUMED) != _ASSUMED or (last.guard is None and last.opcode != "brx")):
             if not (last.opcode == "bra" and last.guard is None and leads == (following,)):
                 yield (replace(last, opcode="trap", modifiers=(), operands=()) if _fails(last) else last), end - 1
             if last.guard is None:
@@ -466,6 +515,10 @@ class _Slicing:
             yield replace(last, opcode="exit", modifiers=(), operands=(), guard=None), None
         elif leads[0] != following:
             yield replace(last, opcode="bra", modifiers=(), operands=(Label(_label(leads[0])),), guard=None), None
+
+
+def _registers(of: Callable[[Instruction], Iterator[str]]) -> Callable[[Instruction], tuple[str, ...]]:
+    return lambda one: tuple(of(one))
 
 
 def _label(block: int) -> str:

@@ -54,6 +54,7 @@ class FollowedAddresses:
     twice: tuple[WrittenTwice, ...] = ()
     twice_left: str = ""  # why it is unknown whether those threads write the same, a clause
     unread: str = ""  # that a part of an input which results need is read by nothing, a clause
+    ways: int = 0  # values decide some accesses: of the two ways that all of them may go, those followed; 0: none does
     paths: tuple[LaunchPath, ...] = ()
     findings: tuple[FindingRecord, ...] = ()
     thread_instructions: int = 0
@@ -76,6 +77,8 @@ class FollowedAddresses:
             parts.append("written: " + ", ".join(map(_written, self.written)))
         if self.read:
             parts.append("read: " + ", ".join(f"{_share(one)} of {one.name}" for one in self.read))
+        if self.ways:
+            parts.append("whichever way values decide" if self.ways > 1 else "as if values decided one way")
         if self.reads_left:
             parts.append(f"reads were not followed: {self.reads_left}")
         return "; ".join(parts)

@@ -25,7 +25,7 @@ from tilewright.records import (
 from tilewright.verify.block_sample import OWN_SEED, SampleSizes, drawn_sizes, elements, sample_inputs, seed_of
 from tilewright.verify.candidate import Candidate
 
-_BUDGET = 8_000_000_000  # thread instructions of the slices
+_BUDGET = 40_000_000_000  # thread instructions of the slices
 _SECONDS = 120.0
 _MOST_ELEMENTS = 32 << 20  # of inputs that are drawn where addresses depend on them
 _READ = 0.9  # of an input that every tested element of must be read

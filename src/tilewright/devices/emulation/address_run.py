@@ -26,6 +26,7 @@ from tilewright.ptx.launching import LaunchOptions, LaunchResult, cluster_extent
 from tilewright.ptx.program import Program
 from tilewright.ptx.slicing import NotSliced, Slice, slice_kernel
 from tilewright.ptx.syntax import Module, PtxError
+from tilewright.ptx.value_decisions import Assumed
 from tilewright.records import (
     BoundPlan,
     BufferRole,
@@ -51,6 +52,8 @@ _READ_BUDGET = 3_000_000_000  # thread instructions
 _MANY_THREADS = 1 << 18  # of a launch, to try all blocks at once
 _EVALUATED = 60_000  # instructions of all blocks at once
 _CHECKS = (Check.WARP, Check.COVERAGE)
+_ASSUMED_BUDGET = 12_000_000_000  # thread instructions of each way
+_TOO_LONG = "following them takes too long"
 
 
 class _Again(Exception):
@@ -70,15 +73,35 @@ class _Wanted:
     valued: dict[str, set[int]] = field(default_factory=dict)  # of a kernel: stores whose values are needed
 
 
-_Slices = dict[tuple[str, bool, bool, frozenset[int]], tuple[Slice, Program]]
+_Slices = dict[tuple[str, bool, bool, Assumed | None, frozenset[int]], tuple[Slice, Program]]
 _slices: WeakKeyDictionary[Program, _Slices] = WeakKeyDictionary()
 
 
 def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> FollowedAddresses:
-    """`contents`: of the inputs that are given."""
+    """`contents`: of the inputs that are given. Where values that would take too long decide what is accessed, it is
+    followed as if every comparison of values failed, and as if it held."""
+    exact = _followed(job, program, contents, None)
+    if exact.followed or exact.needs or exact.reason == _TOO_LONG:
+        return exact
+    less = replace(job, emulation=replace(job.emulation, instruction_budget=_ASSUMED_BUDGET))
+    for loads in (False, True):
+        ways = [_followed(less, program, contents, Assumed(holds, loads)) for holds in (False, True)]
+        needed = next((one for one in ways if one.needs), None)
+        if needed is not None:
+            return needed
+        told = next((str(one.findings[0]) for one in ways if one.findings), "")
+        if told:
+            return replace(exact, reason=f"{exact.reason}; if all values decided one way: {told}")
+        through = [one for one in ways if one.followed]
+        if through:
+            return replace(through[0], ways=len(through), twice=())  # not all that is assumed can happen
+    return exact
+
+
+def _followed(job: Job, program: Program, contents: dict[str, Bytes], assumed: Assumed | None) -> FollowedAddresses:
     wanted, slices = _Wanted(), _slices.setdefault(program, {})
     for _ in range(_MOST_ROUNDS):
-        run = _Run(job, program.module, contents, slices, job.emulation.seed, wanted)
+        run = _Run(job, program.module, contents, slices, job.emulation.seed, wanted, assumed)
         try:
             return run.whole()
         except _Again:
@@ -104,6 +127,7 @@ class _Run:
     slices: _Slices
     seed: int
     wanted: _Wanted
+    assumed: Assumed | None = None
     used: int = 0  # thread instructions
     _memory: GlobalMemory = field(default_factory=GlobalMemory)
     _notes: dict[str, TensorNotes] = field(default_factory=dict)
@@ -284,19 +308,22 @@ class _Run:
 
     def _slice(self, symbol: str, *, reads: bool, ahead: bool = False) -> tuple[Slice, Program]:
         valued = frozenset(self.wanted.valued.get(symbol, ()))
-        key = (symbol, reads, ahead, valued)
+        key = (symbol, reads, ahead, self.assumed, valued)
         if key not in self.slices:
-            made = slice_kernel(self.module, symbol, reads=reads, valued=valued, ahead=ahead)
+            made = slice_kernel(self.module, symbol, reads=reads, valued=valued, ahead=ahead, assumed=self.assumed)
             self.slices[key] = made, Program(made.module)
+        if self.slices[key][0].products:
+            raise _Left("they depend on what products of matrices come to")
         return self.slices[key]
 
     def _affordable(self, launch: PackedLaunch, writes: tuple[Slice, Program], reads: tuple[Slice, Program]) -> bool:
-        """Whether all loads can be followed: where that takes further loops, a few blocks tell."""
-        if reads[0].loops <= writes[0].loops:
+        """Whether all loads can be followed: where that takes further loops, or much, a few blocks tell."""
+        total = math.prod(launch.grid)
+        further = not reads[0].loops <= writes[0].loops
+        if not further and (reads[0].real or total * math.prod(launch.block) * reads[0].size <= _READ_BUDGET):
             return True
         if reads[0].real or self._reads_left:
             return False
-        total = math.prod(launch.grid)
         blocks = tuple(sorted({part * (total - 1) // max(_TRIED_BLOCKS - 1, 1) for part in range(_TRIED_BLOCKS)}))
         result, _ = self._ran(reads, launch, _READ_BUDGET // 8, AddressNotes({}, 0), blocks)
         run = len(blocks) * math.prod(launch.cluster or (1, 1, 1))
@@ -347,7 +374,7 @@ class _Run:
 
     def _stopped(self, result: LaunchResult) -> None:
         if any(one.kind is FindingKind.BUDGET for one in result.findings):
-            raise _Left("following them takes too long")
+            raise _Left(_TOO_LONG)
         kinds = ", ".join(dict.fromkeys(one.kind.value for one in result.findings)) or "it stopped"
         raise _Left(f"the slice did not run to its end: {kinds}")
 
