@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.devices.emulation.input_content import Bytes, Seeded
+from tilewright.devices.emulation.input_content import Seeded
 from tilewright.records import Case, DType, Integers, Task, TensorInput, UniformValues
 
 CONSTANTS = "constants of the code"
@@ -67,7 +67,7 @@ def constants_case(
 
 
 def with_constants(
-    generator: np.random.Generator, one: TensorInput, content: Seeded, own: Bytes, settings: Mapping[str, str]
+    generator: np.random.Generator, one: TensorInput, content: Seeded, own: Word, settings: Mapping[str, str]
 ) -> bytes:
     """The task's own values with constants in between, alone and as neighbours in one word."""
     storage = np.array(own)

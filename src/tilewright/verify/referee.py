@@ -263,7 +263,7 @@ class Referee:
             return rejected
         return self._on_gpu(trial, left) if self._gpu is not None else self._passed(trial)
 
-    def _on_constants(self, trial: Trial) -> Verdict | None:
+    def _on_constants(self, trial: Trial) -> Rejected | None:
         """Emulate the kernel on values that its code names."""
         job = trial.candidate.emulated_job(Case(self._task.sizes, 1), self._emulator.profile, ())
         cases = [one for one in trial.right_cases if one.values == TASK and not has_own_size(self._task, one)]

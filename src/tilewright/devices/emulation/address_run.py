@@ -80,12 +80,13 @@ _slices: WeakKeyDictionary[Program, _Slices] = WeakKeyDictionary()
 def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> FollowedAddresses:
     """`contents`: of the inputs that are given. Where values that would take too long decide what is accessed, it is
     followed as if every comparison of values failed, and as if it held."""
-    exact = _followed(job, program, contents, None)
+    exact = _followed(job, program, contents, None, _Wanted())
     if exact.followed or exact.needs or exact.reason == _TOO_LONG:
         return exact
     less = replace(job, emulation=replace(job.emulation, instruction_budget=_ASSUMED_BUDGET))
     for loads in (False, True):
-        ways = [_followed(less, program, contents, Assumed(holds, loads)) for holds in (False, True)]
+        wanted = _Wanted()
+        ways = [_followed(less, program, contents, Assumed(holds, loads), wanted) for holds in (False, True)]
         needed = next((one for one in ways if one.needs), None)
         if needed is not None:
             return needed
@@ -98,8 +99,10 @@ def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> 
     return exact
 
 
-def _followed(job: Job, program: Program, contents: dict[str, Bytes], assumed: Assumed | None) -> FollowedAddresses:
-    wanted, slices = _Wanted(), _slices.setdefault(program, {})
+def _followed(
+    job: Job, program: Program, contents: dict[str, Bytes], assumed: Assumed | None, wanted: _Wanted
+) -> FollowedAddresses:
+    slices = _slices.setdefault(program, {})
     for _ in range(_MOST_ROUNDS):
         run = _Run(job, program.module, contents, slices, job.emulation.seed, wanted, assumed)
         try:
