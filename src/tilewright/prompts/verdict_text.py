@@ -42,6 +42,7 @@ _REMEDY = {
     FindingKind.WGMMA_NOT_FENCED: "execute wgmma.fence after the registers are set and before the wgmmas that use them",
     FindingKind.WARPGROUP: "all four warps of an aligned warpgroup must execute it together, with the same operands",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
+    FindingKind.UNINITIALISED_REGISTER: "give the variable a value before it is read",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }
 

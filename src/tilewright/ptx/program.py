@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.ptx.address_notes import AddressNotes
+from tilewright.ptx.control_flow import flow
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult, cluster_extents, clusters_of
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
@@ -31,6 +32,7 @@ from tilewright.ptx.native import (
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.reporting import Reporter, missed_sentences
 from tilewright.ptx.syntax import Instruction, Module, PtxError, Space, UnsupportedPtx, Variable
+from tilewright.ptx.undefined_registers import undefined_reads
 from tilewright.records import KERNEL_FILE_NAME, Check, CountsRecord, CoverageRecord, CoveredSite, InstructionRecord
 from tilewright.records.emulation import LOOP
 from tilewright.records.gpu import MAX_THREADS_PER_BLOCK
@@ -192,6 +194,7 @@ class Program:
         self._layout, placed = module_layout(module, base)
         self._variables = {variable.name: variable for variable in placed}
         self._loaded: dict[tuple[str, bool], _Loaded] = {}
+        self._undefined: dict[str, tuple[Instruction, ...]] = {}
 
     @property
     def overlaps_launches(self) -> bool:
@@ -201,6 +204,13 @@ class Program:
     def prepare(self, kernel: str) -> LoweredKernel:
         """Lowers a kernel. Raises `UnsupportedPtx` or `PtxError` naming the line."""
         return self._load(kernel).lowered
+
+    def undefined_reads(self, kernel: str) -> tuple[Instruction, ...]:
+        """Instructions of a kernel that read a register which nothing can have written."""
+        if kernel not in self._undefined:
+            function = self.module.functions[kernel]
+            self._undefined[kernel] = undefined_reads(function, flow(function))
+        return self._undefined[kernel]
 
     def launch(self, memory: GlobalMemory, request: LaunchRequest, notes: AddressNotes | None = None) -> LaunchResult:
         """Run one kernel to its end, or to a fatal finding. With `notes` it is a slice, whose addresses are noted."""

@@ -7,7 +7,7 @@ values nothing needs become `note` instructions; the others run as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tilewright.ptx.control_flow import branch_targets, immediate_post_dominators
@@ -164,7 +164,7 @@ def _callee(one: Instruction) -> str:
 # -- what instructions do --
 
 
-def _written(one: Instruction) -> Iterator[str]:
+def written_registers(one: Instruction) -> Iterator[str]:
     first = one.operands[0] if one.operands else None
     if first is None or isinstance(first, Address):
         return
@@ -182,10 +182,10 @@ def _written(one: Instruction) -> Iterator[str]:
         yield _CARRY
 
 
-def _used(one: Instruction) -> Iterator[str]:
+def used_registers(one: Instruction) -> Iterator[str]:
     if one.guard is not None:
         yield one.guard.name
-    writes = set(_written(one))
+    writes = set(written_registers(one))
     for position, operand in enumerate(one.operands):
         kept = position or one.opcode == "wgmma" or not writes
         if kept or isinstance(operand, Address):
@@ -291,7 +291,7 @@ class _Slicing:
         for index, one in enumerate(self.function.body):
             if one.opcode == "tensormap":
                 raise NotSliced("it changes tensor maps")
-            for name in _written(one):
+            for name in written_registers(one):
                 self._writers.setdefault(name, []).append(index)
             for name in _filled(one, own):
                 self._parameters.setdefault(name, []).append(index)
@@ -301,7 +301,7 @@ class _Slicing:
             for one in self.function.body
         )
         if self.assumed is not None:
-            self._values = decided_by_values(self.function.body, _registers(_written), _registers(_used), self._memory)
+            self._values = decided_by_values(self.function.body, written_registers, used_registers, self._memory)
 
     def _memory(self, index: int) -> Memory:
         access, one = self._access[index], self.function.body[index]
@@ -344,9 +344,8 @@ class _Slicing:
             return by_values and len(self._staying(index)) == 1
         made = one.operands[0] if one.operands else None
         is_predicate = isinstance(made, Register) and self.function.registers.get(made.name) == "pred"
-        return (
-            is_predicate and one.opcode in ("setp", "vote", "mov") and any(name in self._values for name in _used(one))
-        )
+        compares = is_predicate and one.opcode in ("setp", "vote", "mov")
+        return compares and any(name in self._values for name in used_registers(one))
 
     def _staying(self, branch: int) -> tuple[int, ...]:
         graph = self.graph
@@ -369,7 +368,7 @@ class _Slicing:
             if one.guard is not None:
                 self._need(one.guard.name)
             return
-        for name in _used(one if real else _noted(one)):
+        for name in used_registers(one if real else _noted(one)):
             self._need(name)
         if not real:
             return
@@ -515,10 +514,6 @@ class _Slicing:
             yield replace(last, opcode="exit", modifiers=(), operands=(), guard=None), None
         elif leads[0] != following:
             yield replace(last, opcode="bra", modifiers=(), operands=(Label(_label(leads[0])),), guard=None), None
-
-
-def _registers(of: Callable[[Instruction], Iterator[str]]) -> Callable[[Instruction], tuple[str, ...]]:
-    return lambda one: tuple(of(one))
 
 
 def _label(block: int) -> str:

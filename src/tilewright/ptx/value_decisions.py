@@ -7,7 +7,7 @@ which tile is whose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ptx.syntax import Instruction
@@ -40,8 +40,8 @@ def computes_products(one: Instruction) -> bool:
 
 def decided_by_values(
     body: Sequence[Instruction],
-    written: Callable[[Instruction], Sequence[str]],
-    used: Callable[[Instruction], Sequence[str]],
+    written: Callable[[Instruction], Iterable[str]],
+    used: Callable[[Instruction], Iterable[str]],
     memory: Callable[[int], Memory],
 ) -> frozenset[str]:
     """The registers that hold values, or what was found by comparing them."""
@@ -53,8 +53,8 @@ def decided_by_values(
     while grown:
         before = (len(values), len(shared), everywhere)
         for index, one in enumerate(body):
-            place, sources = places[index], used(one)
-            of_values = any(name in values for name in sources)
+            place = places[index]
+            of_values = any(name in values for name in used(one))
             if place.writes and (of_values or place.copies):
                 everywhere |= place.variables is None
                 shared |= place.variables or set()

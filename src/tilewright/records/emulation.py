@@ -86,7 +86,8 @@ class FindingKind(str, Enum):
     WGMMA_IN_FLIGHT = "register of a wgmma still in flight"
     WGMMA_NOT_FENCED = "wgmma without a fence before it"
     WARPGROUP = "instruction of a warpgroup not executed by all of it as one"
-    # Not from the core: found after the whole plan has run.
+    # Not from the core: found in the code, or after the whole plan has run.
+    UNINITIALISED_REGISTER = "read of a register nothing wrote"
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"
 

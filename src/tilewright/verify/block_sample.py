@@ -36,17 +36,21 @@ OWN_SEED = 401
 _REPEATED = 61  # indices drawn of an independent dimension: a prime, so that no stride of a kernel repeats one
 _LEAST_REPEATED = 3
 _FEW_ELEMENTS = 2 << 20  # to draw, as far as fewer indices of independent dimensions achieve it
-_MOST_ELEMENTS = 16 << 20
+_MOST_ELEMENTS = 48 << 20
 _MOST_BYTES = 768 << 20  # of inputs; beyond, independent dimensions are halved where the plan stays the same
 _WRITTEN_ELEMENTS = 1 << 20  # of an output that are returned
 _SAMPLES = ((8, 80_000_000), (4, 200_000_000), (1, 400_000_000))
 _FEW_SAMPLES = ((2, 80_000_000), (1, 200_000_000))  # again with other values
 _ALL_BLOCKS = ((None, 400_000_000),)
 _WHOLE = 300_000_000  # affordable thread instructions of all blocks together
+_ONLY_WHOLE = 3_000_000_000  # where a few blocks determine no result
+_BY_TICKETS = 1_000_000_000  # where besides a block takes tiles until none are left, so that a few do not tell
+_WHOLE_SECONDS = 60.0
 _SECONDS = 20.0
 _FEW_BLOCKS = 8
 _MOST_PATHS = 16
 _CHECKS = (records.Check.UNINITIALISED, records.Check.WARP, records.Check.COVERAGE)
+_TICKETS = re.compile(r"\batom\.(?!shared|async)")
 _GLOBAL_ATOMICS = re.compile(r"\b(?:atom|red)\.(?!shared|async)")
 _RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)
 
@@ -113,7 +117,9 @@ def sample_blocks(
         return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
     grids = [launch.grid for launch in job.plan.launches]
     same = followed if grids == [launch.grid for launch in own.plan.launches] else None
-    return _sampled(candidate, device, job, SampleSizes(sizes, drawn), Case(drawn, OWN_SEED), followed=same)
+    both = SampleSizes(sizes, drawn)
+    judged = both.are_judged(independent)
+    return _sampled(candidate, device, job, both, Case(drawn, OWN_SEED), followed=same, judged=judged)
 
 
 def resample_blocks(candidate: Candidate, device: Device, first: BlockSample, values: str) -> BlockSample | NotSampled:
@@ -134,8 +140,10 @@ def _sampled(
     case: Case,
     only: tuple[_Sample, ...] | None = None,
     followed: FollowedAddresses | None = None,
+    judged: bool = False,
 ) -> BlockSample | NotSampled:
-    """Run some blocks, in the first of the given samples that is affordable."""
+    """Run some blocks, in the first of the given samples that is affordable. `judged`: results can be judged, so that
+    all blocks are worth more where a few determine nothing."""
     inputs = sample_inputs(candidate.task, sizes.called, case)
     job = replace(job, inputs=inputs, limits=replace(job.limits, seconds=_SECONDS), returns=())
     launches = job.plan.launches
@@ -171,8 +179,15 @@ def _sampled(
         written = [job.plan.tensors_of(one) & {buffer.name for buffer in job.plan.buffers} for one in launches]
         whole = not in_place and all(names <= set(alone) for names in written)
         found = BlockSample(sizes, execution, alone, blocks, whole, bool(alone))
-        affordable = complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
-        samples = [(None, 2 * _WHOLE)] if affordable and only is None else []
+        samples = []
+        if complete and only is None:
+            alone_tells = bool(alone) or not judged
+            most = _WHOLE if alone_tells else _ONLY_WHOLE
+            if _of_all(execution, launches, blocks) <= most:
+                samples = [(None, 2 * most)]
+            elif not alone_tells and _TICKETS.search(job.ptx or "") is not None:
+                samples = [(None, _BY_TICKETS)]
+            launched = replace(launched, limits=replace(job.limits, seconds=_WHOLE_SECONDS))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, storage_bytes, tensor_copy
 from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import MAP_BYTES, LaunchOptions, LaunchRequest, LaunchResult, encoded_map
-from tilewright.ptx.syntax import PtxError, UnsupportedPtx
+from tilewright.ptx.syntax import Instruction, PtxError, UnsupportedPtx
 from tilewright.records import (
     BoundPlan,
     Buffer,
@@ -216,6 +216,8 @@ class _Run:
         result = self._launch(step)
         self._used += result.thread_instructions
         self._findings += result.findings
+        if Check.UNINITIALISED in self.emulation.checks and self.program is not None:
+            self._findings += [_undefined(one, step) for one in self.program.undefined_reads(step.symbol)]
         self._printed.append(result.printed)
         self._touches += result.touches
         self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
@@ -317,6 +319,12 @@ class _Run:
                 detail = "the last block that uses a counter must set it back to 0"
                 return launch_finding(FindingKind.COUNTER_LEFT, last, where, detail, len(left))
         return None
+
+
+def _undefined(one: Instruction, launch: PackedLaunch) -> FindingRecord:
+    line = kernel_line(one.places)
+    found = launch_finding(FindingKind.UNINITIALISED_REGISTER, launch, one.text, "nothing can have written it", 1)
+    return replace(found, line=line, ptx_line=one.ptx_line, ptx_text=one.text, places=one.places)
 
 
 def launch_finding(kind: FindingKind, last: PackedLaunch, where: str, detail: str, count: int) -> FindingRecord:
