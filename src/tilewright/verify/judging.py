@@ -258,7 +258,7 @@ def _verdict_of(
 # -- sampled blocks --
 
 _MOST_ELEMENTS = 3 << 20  # of the tensors at the judged places
-_MOST_WHOLE = 20 << 20  # likewise, where no place can be omitted
+_MOST_WHOLE = 48 << 20  # likewise, where no place can be omitted
 _MOST_WORK = 48_000_000  # of the reference there: a fraction of a second, run several times
 
 _Places = dict[str, tuple[int, ...]]
