@@ -195,7 +195,7 @@ __global__ void told_alone(const int* x, int* y) {
   __shared__ int first, second;
   __shared__ __align__(8) unsigned long long barriers[2];
   unsigned b = (unsigned)__cvta_generic_to_shared(barriers);
-  if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(b + 8 * threadIdx.x) : "memory");
+  if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(b + 8 * threadIdx.x) : "memory");
   __syncthreads();
   if (threadIdx.x >= 32) {  // each of two warps tells one number
     if (threadIdx.x % 32) return;

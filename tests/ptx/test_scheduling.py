@@ -137,3 +137,22 @@ def test_a_block_that_waits_for_ever_is_stopped_with_who_waits() -> None:
     ran = run(source, {"flag": np.zeros(1, np.int32), "y": np.zeros(64, np.int32)}, block=(64,), options=options)
     assert not ran.result.completed
     assert "waits at a barrier 0 at line 3" in ran.only(FindingKind.BUDGET).detail
+
+
+def test_many_blocks_are_between_their_first_and_last_step() -> None:
+    source = """extern "C" __global__ void k(int* begun, int* most) {
+      if (threadIdx.x == 0) {
+        int others = atomicAdd(begun, 1);
+        atomicMax(most, others);
+      }
+      __syncthreads();
+      if (threadIdx.x == 0) atomicSub(begun, 1);
+    }"""
+
+    def most(*, many: bool) -> int:
+        options = LaunchOptions(workers=1, seed=5, many=many)
+        arguments = {"begun": np.zeros(1, np.int32), "most": np.zeros(1, np.int32)}
+        return int(clean(source, arguments, grid=(600,), block=(64,), options=options)["most"][0])
+
+    assert most(many=False) < 64
+    assert most(many=True) > 100

@@ -363,3 +363,85 @@ def test_clusters_and_their_ranks() -> None:
     found = followed(text, x=vector(N))
     assert not found.reason
     assert all(one.whole for one in (*found.written, *found.read))
+
+
+RESCUED = """\
+//! op      scale(x) -> y
+//! out     y: f32[x.shape]
+//! scratch wide: i32[1] zeroed
+//! let     n = x.numel
+//! launch  quick<<<ceil_div(n, 128), 128>>>(x, y, wide, n)
+//! launch  again<<<ceil_div(n, 128), 128>>>(x, y, wide, n)
+#include <mma.h>
+__global__ void quick(const float* __restrict__ x, float* __restrict__ y, int* wide, int n) {
+  using namespace nvcuda::wmma;
+  __shared__ __half tile[256];
+  __shared__ float sums[256];
+  int i = blockIdx.x * 128 + threadIdx.x;
+  tile[threadIdx.x] = tile[threadIdx.x + 128] = i < n ? x[i] : 0.f;
+  __syncthreads();
+  fragment<matrix_a, 16, 16, 16, __half, row_major> a;
+  fragment<matrix_b, 16, 16, 16, __half, row_major> b;
+  fragment<accumulator, 16, 16, 16, float> c;
+  fill_fragment(c, 0.f);
+  load_matrix_sync(a, tile, 16);
+  load_matrix_sync(b, tile, 16);
+  mma_sync(c, a, b, c);
+  store_matrix_sync(sums, c, 16, mem_row_major);
+  __syncthreads();
+  if (sums[threadIdx.x] > 1e30f) wide[0] = 1;
+  QUICK
+}
+__global__ void again(const float* __restrict__ x, float* __restrict__ y, const int* wide, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (wide[0] && i < n) y[i] = x[i];
+}
+"""
+
+
+def test_where_products_decide_both_ways_are_followed() -> None:
+    found = followed(RESCUED.replace("QUICK", "if (i < n) y[i] = sums[threadIdx.x];"), x=vector(3000))
+    assert (found.reason, found.ways) == ("", 2)
+    assert found.written[0].whole
+    assert "whichever way values decide" in str(found)
+    left = followed(RESCUED.replace("QUICK", "if (i < n && sums[threadIdx.x] < 1e30f) y[i] = 1;"), x=vector(3000))
+    assert left.reason.startswith("they depend on what products of matrices come to; if all values decided one way")
+    assert not left.findings  # which are no proof
+
+
+CHAIN = """\
+//! op      chain(x) -> y
+//! let     n = x.numel
+//! out     y: f32[n]
+//! need    device.cc >= 90
+//! scratch top: f32[n]
+//! launch  first<<<ceil_div(n, 128), 128>>>(x, top, n)
+//! launch  second<<<ceil_div(n, 128), 128>>>(x, top, y, n) pdl
+__global__ void first(const float* x, float* top, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i < n) top[i] = x[i] + 1.f;
+}
+__global__ void second(const float* x, const float* top, float* y, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  float own = i < n ? x[i] : 0.f, before = AHEAD;
+  WAIT
+  if (i < n) y[i] = own + before + *(volatile const float*)&top[i];
+}
+"""
+ALL_WAIT = "cudaGridDependencySynchronize();"
+ONE_WAITS = "if (threadIdx.x == 0) cudaGridDependencySynchronize(); __syncthreads();"
+
+
+@pytest.mark.parametrize("waits", [ALL_WAIT, ONE_WAITS])
+def test_what_is_read_ahead_of_the_wait(way: str, waits: str) -> None:
+    text = CHAIN.replace("WAIT", waits)
+    assert followed(text.replace("AHEAD", "0.f"), x=vector(N)).findings == ()
+    early = "n > 5000 && i == 4321 ? *(volatile const float*)&top[i] : 0.f"
+    (finding,) = followed(text.replace("AHEAD", early), x=vector(N)).findings
+    assert (finding.kind, finding.where) == (FindingKind.NOT_AWAITED, "top[4321]")
+
+
+def test_copies_and_divisions_of_long_numbers_for_all_blocks_at_once() -> None:
+    body = "long long i = blockIdx.x * 128ll + threadIdx.x, m = n; if (i / m == 0) y[i % m] = x[i % m];"
+    text = by_elements("ceil_div(n, 128), 128", body)
+    assert followed(text, x=vector(1 << 20)).thread_instructions < 10_000  # evaluated, not run

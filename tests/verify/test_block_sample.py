@@ -20,7 +20,7 @@ from tilewright.records import (
     WrittenPart,
     WrongValues,
 )
-from tilewright.verify import Referee
+from tilewright.verify import Referee, block_sample
 from tilewright.verify.block_trial import not_reached
 from tilewright.verify.independence import IndependenceRequest, find_independent
 
@@ -139,7 +139,10 @@ def test_wrong_in_far_blocks_alone(referee: Make) -> None:
     assert evidence.outputs[0].first[0].index[0] > 900
 
 
-def test_what_other_blocks_leave_behind_a_map_is_not_judged_from_a_few(referee: Make) -> None:
+def test_what_other_blocks_leave_behind_a_map_is_not_judged_from_a_few(
+    referee: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_sample, "_ONLY_WHOLE", 0)
     huge = replace(tasks.MEAN, dimensions=(Dimension("rows", 131072), Dimension("cols", 128)))
     verdict = referee(huge).judge(BY_MAP)
     assert isinstance(verdict, Passed), verdict

@@ -346,9 +346,13 @@ class _Block(Numbers):
         at += place.offset + place.base.offset
         for number, item in enumerate(items_of(one.operands[0])):
             data = self.grid.request.parameters[at + number * size : at + (number + 1) * size]
-            if not isinstance(item, Register) or not self.grid.function.registers[item.name].endswith(str(8 * size)):
+            if not isinstance(item, Register):
                 raise Beyond
-            self._set(item, Linear(np.int64(int.from_bytes(data, "little", signed=True)), np.int64(0)), mask)
+            held = TYPE_BYTES[self.grid.function.registers[item.name]]
+            if held < size:
+                raise Beyond
+            is_signed = held == size or kind[0] == "s"  # a wider register takes it extended
+            self._set(item, Linear(np.int64(int.from_bytes(data, "little", signed=is_signed)), np.int64(0)), mask)
 
     def _set(self, target: Any, made: Any, mask: Array) -> None:
         if not isinstance(target, Register):

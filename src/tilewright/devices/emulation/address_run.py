@@ -84,19 +84,18 @@ def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> 
     if exact.followed or exact.needs or exact.reason == _TOO_LONG:
         return exact
     less = replace(job, emulation=replace(job.emulation, instruction_budget=_ASSUMED_BUDGET))
+    needed: FollowedAddresses | None = None
     for loads in (False, True):
         wanted = _Wanted()
         ways = [_followed(less, program, contents, Assumed(holds, loads), wanted) for holds in (False, True)]
-        needed = next((one for one in ways if one.needs), None)
-        if needed is not None:
-            return needed
+        needed = needed or next((one for one in ways if one.needs), None)
         told = next((str(one.findings[0]) for one in ways if one.findings), "")
         if told:
             return replace(exact, reason=f"{exact.reason}; if all values decided one way: {told}")
         through = [one for one in ways if one.followed]
         if through:
             return replace(through[0], ways=len(through), twice=())  # not all that is assumed can happen
-    return exact
+    return needed or exact
 
 
 def _followed(

@@ -76,9 +76,11 @@ static inline uint64_t tw_atom_operand(const void* slot, int bytes, uint32_t lan
   return bytes == 4 ? ((const uint32_t*)slot)[lane] : bytes == 8 ? ((const uint64_t*)slot)[lane] : ((const uint16_t*)slot)[lane];
 }
 
-// Between two atomics anything may happen: in a random schedule the turn ends behind one in four of them.
+// Between two atomics anything may happen: in a random schedule the turn ends behind one in four of them, with many
+// blocks behind each.
 static inline int tw_perhaps_others(tw_warp* w, const tw_instr* i) {
-  if (!w->cta->engine->launch->seeded || tw_random(&w->cta->worker->random) & 3) return TW_NEXT;
+  int32_t seeded = w->cta->engine->launch->seeded;
+  if (!seeded || (seeded == 1 && tw_random(&w->cta->worker->random) & 3)) return TW_NEXT;
   w->quantum = 0;
   w->pc = tw_index_of(w, i) + 1;
   return TW_JUMP;

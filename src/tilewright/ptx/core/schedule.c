@@ -170,6 +170,7 @@ static int run_cta(tw_cta* cta) {
   // Of a sample, what warps read is counted as if they went side by side: one finds in the cache what the other left.
   int turn = e->launch->counts && e->launch->blocks ? SHORT_TURN : TURN;
   int passes = seeded ? 1 + (int)(tw_random(&worker->random) % 8) : PASSES_BEFORE_OTHERS * (TURN / turn);
+  if (e->launch->seeded > 1) passes = 1;  // all of them side by side
   cta->only_polls = false;
   for (int pass = 0; pass < passes; pass++) {
     bool ran = false, only_polls = true;
