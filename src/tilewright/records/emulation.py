@@ -41,6 +41,7 @@ class Emulation:
     # Run only what decides where memory is accessed, for all blocks. Inputs that are `unknown` get no contents.
     addresses: bool = False
     unknown: tuple[str, ...] = ()
+    assumed: bool = False  # with `addresses`: where they depend on values that are not given, both ways are followed
     workers: int = 1  # OS threads, 0 for one per core; with several, races are not reproducible
 
     def __post_init__(self) -> None:

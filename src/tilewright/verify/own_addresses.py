@@ -24,6 +24,7 @@ from tilewright.records import (
 )
 from tilewright.verify.block_sample import OWN_SEED, SampleSizes, drawn_sizes, elements, sample_inputs, seed_of
 from tilewright.verify.candidate import Candidate
+from tilewright.verify.distributions import seeded
 
 _BUDGET = 40_000_000_000  # thread instructions of the slices
 _SECONDS = 120.0
@@ -53,11 +54,15 @@ def follow_own_call(
 def _followed(
     candidate: Candidate, device: Device, independent: tuple[str, ...], job: records.Job
 ) -> FollowedAddresses:
-    task, given = candidate.task, dict[str, InputTensor]()
+    task, given, specs, too_many = candidate.task, dict[str, InputTensor](), candidate.task.specs(), ""
     while True:
         unknown = tuple(one.name for one in job.inputs if one.name not in given)
         how = Emulation(
-            addresses=True, unknown=unknown, instruction_budget=_BUDGET, seed=seed_of(task, candidate.file.text)
+            addresses=True,
+            unknown=unknown,
+            assumed=bool(too_many),
+            instruction_budget=_BUDGET,
+            seed=seed_of(task, candidate.file.text),
         )
         inputs = tuple(given.get(one.name, one) for one in job.inputs)
         limits = replace(job.limits, seconds=_SECONDS)
@@ -67,13 +72,28 @@ def _followed(
             return FollowedAddresses(message)
         found = execution.addresses
         needed = [name for name in found.needs if name not in given]
+        if needed and too_many:
+            return FollowedAddresses(f"they depend on the values of {too_many}, which are too many to draw")
         if not needed:
             return found if found.followed else replace(found, reason=str(found).removeprefix("not followed: "))
+        whole = {
+            one.name: InputTensor(one.name, specs[one.name], _content(task, one))
+            for one in task.tensors
+            if one.name in needed and specs[one.name].numel <= _MOST_ELEMENTS
+        }
+        if whole:
+            given |= whole
+            continue
         sizes = SampleSizes(task.sizes, drawn_sizes(task, task.sizes, independent))
         if elements(task, sizes.drawn) > _MOST_ELEMENTS:
-            return FollowedAddresses(f"they depend on the values of {needed[0]}, which are too many to draw")
+            too_many = needed[0]
+            continue
         drawn = sample_inputs(task, sizes.called, Case(sizes.drawn, OWN_SEED))
         given |= {one.name: one for one in drawn if one.name in needed}
+
+
+def _content(task: records.Task, one: records.TensorInput) -> records.Content:
+    return seeded(one, task.sizes, OWN_SEED + task.tensors.index(one))
 
 
 def refuted(candidate: Candidate, followed: FollowedAddresses, needed: tuple[str, ...]) -> records.Evidence | None:

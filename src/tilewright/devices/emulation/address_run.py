@@ -81,7 +81,7 @@ def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> 
     """`contents`: of the inputs that are given. Where values that would take too long decide what is accessed, it is
     followed as if every comparison of values failed, and as if it held."""
     exact = _followed(job, program, contents, None, _Wanted())
-    if exact.followed or exact.needs or exact.reason == _TOO_LONG:
+    if exact.followed or (exact.needs and not job.emulation.assumed) or exact.reason == _TOO_LONG:
         return exact
     less = replace(job, emulation=replace(job.emulation, instruction_budget=_ASSUMED_BUDGET))
     needed: FollowedAddresses | None = None
@@ -94,7 +94,8 @@ def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> 
             return replace(exact, reason=f"{exact.reason}; if all values decided one way: {told}")
         through = [one for one in ways if one.followed]
         if through:
-            return replace(through[0], ways=len(through), twice=())  # not all that is assumed can happen
+            # Not all that is assumed can happen, and loops that values end have run once.
+            return replace(through[0], ways=len(through), twice=(), read=(), reads_left="values decide them")
     return needed or exact
 
 
