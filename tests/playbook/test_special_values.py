@@ -1,4 +1,4 @@
-"""NaN, infinities, zeros, denormals and huge numbers: elements come out as PyTorch has them, in every form of an operation.
+"""NaN, infinities, zeros, denormals and huge numbers: elements come out as PyTorch has them, in every structure.
 
 Every operation that families and loops have rules for stands in a table here. PyTorch itself leaves open, and nothing
 here compares: sums and products that overflow or vanish in one order and not in another, which of several NaN a
@@ -24,7 +24,26 @@ from tilewright.records import Task
 
 _HELD = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _ENDS = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1.3e-38, 3e38, -3e38)
-_NUMBERS = (*_ENDS, 0.5, -0.5, 1.0, -1.0, 2.5, 3.0, -3.0, 6.5, -6.5, 25.0, -25.0, 89.0, -89.0, 1e-3, 1e10, -1e19, -100.3)
+_NUMBERS = (
+    *_ENDS,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    2.5,
+    3.0,
+    -3.0,
+    6.5,
+    -6.5,
+    25.0,
+    -25.0,
+    89.0,
+    -89.0,
+    1e-3,
+    1e10,
+    -1e19,
+    -100.3,
+)
 _OF_ONE = """
 F.hardsigmoid(x);F.hardswish(x);F.mish(x);F.silu(x);torch.sigmoid(x);torch.relu(x);F.elu(x);F.celu(x);F.selu(x)
 F.softplus(x);F.relu6(x);F.gelu(x);F.gelu(x, approximate='tanh');F.logsigmoid(x);F.softsign(x);F.tanhshrink(x)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -17,8 +17,11 @@ from tilewright.verify.case_work import Sizes, is_small
 _LONG_WORK = 400_000  # of a case with one more dimension at its full size
 _TILED = 3  # dimensions that can all have two tiles in one affordable case
 _LONG = 512  # a size
-_DRAWN_FROM = 64  # the least full size near which others are drawn
-_MOST_DRAWN = 4  # dimensions
+_DRAWN_FROM = 24  # the least full size near which others are drawn
+_SHORT = 64  # up to which larger ones than the full size are drawn too
+_MOST_DRAWN = 5  # dimensions
+_LEFT = ((1, 7), (5, 3))  # what the first two sizes of a long dimension leave of vectors of eight
+_TOGETHER_WORK = 600_000  # of a case with several large dimensions
 _COUNTED = 300_000  # elements, of which a quarter may be counted
 _COUNTED_FROM = 1024  # full size of what is counted
 _FEW_PLACES = 16  # a reduced dimension up to this size is a filter and keeps its size in most cases
@@ -134,24 +137,54 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
 
 
 def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
-    """Each long dimension at a size that is drawn from half its full size up to that, and the longest at two of those
-    between the small ones and half of it too. The others are small. Whole vectors and tiles are as likely as odd sizes.
+    """Sizes between the small ones and the full size, drawn anew for every kernel file.
+
+    Each dimension in turn from half its full size up to that, short ones up to twice; the innermost and the longest
+    other one between the small sizes and half of it too; the rest is small. Then pairs of dimensions, and all three of
+    three, as large at once as is affordable. Long sizes leave both odd remainders of vectors of four.
     """
     base = sizes_of(task, BASE)
     if base is None:
         return
-    long = sorted((one for one in task.free if one.varies and one.size > _DRAWN_FROM), key=lambda one: -one.size)
-    for number, one in enumerate(long[:_MOST_DRAWN]):
-        wanted = [draw.randrange(one.size // 2, one.size)]
-        if not number and one.size > 2 * _LONG:
+    results, inner = {axis for one in task.outputs for axis in one.shape}, inner_dimension(task)
+    drawn = [one for one in task.free if one.varies and one.size >= _DRAWN_FROM and not is_filter(one, results)]
+    drawn.sort(key=lambda one: (one.name != inner, -one.size))
+    for number, one in enumerate(drawn[:_MOST_DRAWN]):
+        wanted = [draw.randrange(one.size // 2, one.size if one.size > _SHORT else 2 * one.size)]
+        if number < 2 and one.size > 2 * _LONG:
             least, most = math.log2(_LONG), math.log2(one.size / 2)
-            middle = (least + most) / 2
-            wanted += [int(2 ** draw.uniform(least, middle)), int(2 ** draw.uniform(middle, most))]
+            ends = (most, least) if number else (most, (least + most) / 2, least)
+            wanted += [int(2 ** draw.uniform(*pair)) for pair in itertools.pairwise(ends)]
         others = {other.name: other.permitted(draw.randint(1, 8)) for other in task.free if other.varies}
-        for size in wanted:
-            unit = draw.choice((1, 4, 32))
+        left = draw.sample(draw.choice(_LEFT), 2)
+        for place, size in enumerate(wanted):
+            unit = 8 if place < 2 and len(wanted) > 1 else draw.choice((1, 4, 32))
+            size = size // unit * unit + (left[place] if unit == 8 else 0)
             small = _with_room(task, task.complete({**base, **others}), _FEW_LEFT)
-            yield _stretched(task, small, one, one.permitted(size // unit * unit))
+            yield _stretched(task, small, one, one.permitted(size))
+    pairs = drawn if len(drawn) <= _TILED else draw.sample(drawn, len(drawn))
+    for group in (pairs[:2], pairs[2:4], drawn if len(drawn) == _TILED else []):
+        sizes = _together(task, base, group, draw) if len(group) > 1 else None
+        if sizes is not None:
+            yield sizes
+
+
+def _together(task: Task, base: Sizes, group: Sequence[Dimension], draw: Random) -> Sizes | None:
+    """Several dimensions at up to their full size at once, the longest cut first until it is affordable."""
+    results = {axis for one in task.outputs for axis in one.shape}
+    rest = [one for one in task.free if one.varies and one not in group and not is_filter(one, results)]
+    kept = {**base, **{one.name: one.permitted(1) for one in rest}}
+    wanted = {one.name: one.size * draw.uniform(0.6, 1.0) for one in group}
+    left = {one.name: draw.choice((1, 3)) for one in group}
+    while True:
+        made = {one.name: one.permitted(int(wanted[one.name]) // 4 * 4 + left[one.name]) for one in group}
+        sizes = _with_room(task, task.complete({**kept, **made}), 1)
+        if is_small(task, sizes, _TOGETHER_WORK):
+            return sizes if task.is_sound(sizes) else None
+        longest = max(wanted, key=lambda name: wanted[name])
+        if wanted[longest] < _FEW_PLACES:
+            return None
+        wanted[longest] *= 0.9
 
 
 def counted_sizes(task: Task) -> Sizes | None:
