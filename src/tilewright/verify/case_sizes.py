@@ -150,10 +150,12 @@ def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
     drawn = [one for one in task.free if one.varies and one.size >= _DRAWN_FROM and not is_filter(one, results)]
     drawn.sort(key=lambda one: (one.name != inner, -one.size))
     for number, one in enumerate(drawn[:_MOST_DRAWN]):
-        wanted = [draw.randrange(one.size // 2, one.size if one.size > _SHORT else 2 * one.size)]
+        near = 2 if not number and _SHORT < one.size <= 2 * _LONG else 1
+        most = one.size if one.size > _SHORT else 2 * one.size
+        wanted = [draw.randrange(one.size // 2, most) for _ in range(near)]
         if number < 2 and one.size > 2 * _LONG:
-            least, most = math.log2(_LONG), math.log2(one.size / 2)
-            ends = (most, least) if number else (most, (least + most) / 2, least)
+            low, high = math.log2(_LONG), math.log2(one.size / 2)
+            ends = (high, low) if number else (high, (low + high) / 2, low)
             wanted += [int(2 ** draw.uniform(*pair)) for pair in itertools.pairwise(ends)]
         others = {other.name: other.permitted(draw.randint(1, 8)) for other in task.free if other.varies}
         left = draw.sample(draw.choice(_LEFT), 2)
