@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tilewright.records import Case, Dimension, SizeFormula, Task
-from tilewright.verify.case_work import Sizes, is_small
+from tilewright.verify.case_work import SMALL_WORK, Sizes, is_small
 
 _LONG_WORK = 400_000  # of a case with one more dimension at its full size
 _TILED = 3  # dimensions that can all have two tiles in one affordable case
@@ -21,6 +21,7 @@ _DRAWN_FROM = 24  # the least full size near which others are drawn
 _SHORT = 64  # up to which larger ones than the full size are drawn too
 _MOST_DRAWN = 5  # dimensions
 _LEFT = ((1, 7), (5, 3))  # what the first two sizes of a long dimension leave of vectors of eight
+_NEAR_WORK = 150_000  # of a case with one dimension near its own size
 _TOGETHER_WORK = 600_000  # of a case with several large dimensions
 _COUNTED = 300_000  # elements, of which a quarter may be counted
 _COUNTED_FROM = 1024  # full size of what is counted
@@ -163,7 +164,7 @@ def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
             unit = 8 if place < 2 and len(wanted) > 1 else draw.choice((1, 4, 32))
             size = size // unit * unit + (left[place] if unit == 8 else 0)
             small = _with_room(task, task.complete({**base, **others}), _FEW_LEFT)
-            yield _stretched(task, small, one, one.permitted(size))
+            yield _stretched(task, small, one, one.permitted(size), _NEAR_WORK)
     pairs = drawn if len(drawn) <= _TILED else draw.sample(drawn, len(drawn))
     for group in (pairs[:2], pairs[2:4], drawn if len(drawn) == _TILED else []):
         sizes = _together(task, base, group, draw) if len(group) > 1 else None
@@ -191,11 +192,13 @@ def _together(task: Task, base: Sizes, group: Sequence[Dimension], draw: Random)
 
 def counted_sizes(task: Task) -> Sizes | None:
     """So many elements that a count of 16 bits passes its end, where results are integers and fewer than what they are
-    made of; None for other tasks, and where that many are too many to emulate."""
-    if not task.outputs or any(one.dtype.is_float or one.dtype.itemsize == 1 for one in task.outputs):
-        return None
+    made of, or where integers say what to add to; None elsewhere, and where that many are too many to emulate."""
     kept = {name for one in task.outputs for name in one.shape}
     gone = [one for one in task.free if one.varies and one.name not in kept]
+    counts = task.outputs and not any(one.dtype.is_float or one.dtype.itemsize == 1 for one in task.outputs)
+    places = [one.dimensions for one in task.tensors if not one.dtype.is_float and one.dtype.itemsize > 1]
+    if not counts and not any(names and {*names} <= {one.name for one in gone} for names in places):
+        return None
     base = sizes_of(task, SMALLEST)
     longest = max(gone, key=lambda one: one.size, default=None)
     if longest is None or base is None or longest.size < _COUNTED_FROM:
@@ -219,9 +222,9 @@ def is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
     return dimension.size <= _FEW_PLACES and dimension.name not in results
 
 
-def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Sizes:
+def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int, most_work: int = SMALL_WORK) -> Sizes:
     """One dimension at `size` and the others reduced until it is affordable, or else as large as is affordable."""
-    stretched = _cut_down(task, task.complete({**base, dimension.name: size}), keep=dimension.name)
+    stretched = _cut_down(task, task.complete({**base, dimension.name: size}), dimension.name, most_work)
     if stretched is not None and task.is_sound(stretched):
         return stretched
     while (size := dimension.permitted(size // 2)) > base[dimension.name]:
@@ -257,11 +260,11 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
     return sizes
 
 
-def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
+def _cut_down(task: Task, sizes: Sizes, keep: str | None, most_work: int = SMALL_WORK) -> Sizes | None:
     """Halve sizes until they are small and all computed sizes are positive; None where that is impossible."""
     while True:
         lacking = [one.formula for one in task.dimensions if one.formula is not None and sizes[one.name] < 1]
-        if not lacking and is_small(task, sizes):
+        if not lacking and is_small(task, sizes, most_work):
             return sizes
         # Where an image is smaller than its filter, shrink the filter.
         taken_off = _taken_off(lacking)
