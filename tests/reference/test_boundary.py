@@ -355,6 +355,73 @@ found = set(found)""",
     "a link to what its owner removes": "os.symlink('<FOLDER>', 'over'); os.mkdir('d'); os.symlink('<FOLDER>', 'd/x')",
     "a device of the kernel": "found = [open(p, 'rb').read(9) for p in ('/dev/mem', '/dev/kmsg', '/proc/kcore')]",
     "a page that is watched": "call(323 if os.uname().machine == 'x86_64' else 282, 0)",
+    # more ways of torch, numpy and the kernel to a file, a process or a socket
+    "torch.load of a mapped file": """
+import torch
+found = torch.load('<FOLDER>/secret.txt', mmap=True, weights_only=False)""",
+    "torch.save over a file": "import torch; torch.save({'a': 1}, '<FOLDER>/notes.txt')",
+    "torch.ops.load_library": "import torch; torch.ops.load_library('<FOLDER>/secret.txt')",
+    "torch shared memory": """
+import torch
+torch.UntypedStorage._new_using_filename_cpu(64)
+found = torch.zeros(4).share_memory_()""",
+    "a profiler's trace": """
+import torch
+with torch.profiler.profile() as p:
+    torch.ones(2) + 1
+p.export_chrome_trace('<FOLDER>/<MARK>')""",
+    "torch.distributed": """
+import torch
+torch.distributed.init_process_group('gloo', init_method='file://<FOLDER>/<MARK>', rank=0, world_size=1)""",
+    "numpy memmap": "import numpy; m = numpy.memmap('<FOLDER>/notes.txt', mode='r+'); m[0] = 65; m.flush()",
+    "writing its own program's memory": """
+f = os.open('/proc/%d/mem' % os.getpid(), os.O_RDWR)
+os.pwrite(f, b'x', 0)""",
+    "a user namespace": "call(272 if os.uname().machine == 'x86_64' else 97, 0x10000000)",
+    "entering a namespace": """
+f = os.open('/proc/<VICTIM>/ns/mnt', os.O_RDONLY)
+call(308 if os.uname().machine == 'x86_64' else 268, f, 0)""",
+    "clone with a namespace": "call(56 if os.uname().machine == 'x86_64' else 220, 0x10000000 | 17, 0, 0, 0, 0)",
+    "memfd and exec of it": """
+fd = os.memfd_create('x')
+os.write(fd, b'#!/bin/sh\\ntouch <FOLDER>/<MARK>\\n')
+os.execv(f'/proc/self/fd/{fd}', ['x'])""",
+    "exec through the loader": """
+loader = '/lib64/ld-linux-x86-64.so.2'
+os.execv(loader, [loader, '/bin/touch', '<FOLDER>/<MARK>'])""",
+    "posix_spawn": "os.posix_spawn('/bin/touch', ['touch', '<FOLDER>/<MARK>'], {})",
+    "a subinterpreter": """
+import _xxsubinterpreters as s
+i = s.create()
+s.run_string(i, "open('<FOLDER>/<MARK>', 'w')")""",
+    "an exit handler": "import atexit; atexit.register(lambda: open('<FOLDER>/<MARK>', 'w')); os.environ['X'] = '1'",
+    "a finaliser": """
+class A:
+    def __del__(self): open('<FOLDER>/<MARK>', 'w')
+A()""",
+    "reopening a descriptor to write": "f = os.open('/usr/bin/env', os.O_RDONLY); open(f'/proc/self/fd/{f}', 'r+b')",
+    "splice into a file": """
+r, w = os.pipe()
+os.write(w, b'x')
+f = os.open('<FOLDER>/notes.txt', os.O_WRONLY)
+os.splice(r, f, 1)""",
+    "copy_file_range": """
+a = os.open('own', os.O_CREAT | os.O_RDWR)
+os.write(a, b'x')
+b = os.open('<FOLDER>/notes.txt', os.O_RDWR)
+os.copy_file_range(a, b, 1)""",
+    "an ioctl that clones a file": """
+import fcntl
+a = os.open('own', os.O_CREAT | os.O_RDWR)
+fcntl.ioctl(a, 0x40049409, os.open('<FOLDER>/secret.txt', os.O_RDONLY))""",
+    "a netlink socket": "s = socket.socket(16, 3, 0); found = s.getsockname()",
+    "a data loader's workers": "import torch; found = list(torch.utils.data.DataLoader(range(4), num_workers=2))",
+    "the maps of another": "found = open('/proc/<VICTIM>/maps').read()[:9]; raise SystemExit",
+    "a coredump filter of another": "open('/proc/<VICTIM>/coredump_filter', 'w').write('0')",
+    "expat external entity": """
+import xml.dom.minidom as m
+found = m.parseString('<!DOCTYPE a [<!ENTITY b SYSTEM "file://<FOLDER>/secret.txt">]><a>&b;</a>').toxml()""",
+    "a tzfile": "os.environ['TZ'] = ':<FOLDER>/secret.txt'; import time; time.tzset(); found = time.tzname",
     "a process that stays": """
 if os.fork() == 0:
     os.setsid()

@@ -15,8 +15,8 @@ from tests.runtime import plans
 from tests.runtime.conftest import Make
 
 import tilewright
-from tilewright.kernel_file import CallError, KernelFileError, TunedChoices, parse, tuned_path
-from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json
+from tilewright.kernel_file import CallError, KernelFileError, TunedChoices, parse
+from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json, tuned_path
 from tilewright.runtime import BuildFailed, LoadError, NoKernelApplies, NotOnCuda, ReferenceUsed, call_devices, load
 
 F16_ONLY = plans.TWICE.replace("in [f64, f32, f16, bf16]", "== f16")

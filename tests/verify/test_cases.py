@@ -25,7 +25,7 @@ from tilewright.verify.accepted_sizes import accepted_sizes, branch_pair_sizes, 
 from tilewright.verify.block_trial import further_sizes
 from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
-from tilewright.verify.cases import full_size_cases, plan_cases
+from tilewright.verify.cases import drawn_cases, full_size_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
 from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ANYWHERE, NAN_ROWS, SPECIAL
 
@@ -255,6 +255,24 @@ def test_every_dimension_is_once_at_its_own_size_or_above_it(task: Task) -> None
     assert inner is not None
     beyond = [each[inner] for each in sizes if each[inner] > task.sizes[inner]]
     assert any(size % 4 == 2 and size % 5 == 0 for size in beyond)
+
+
+@pytest.mark.parametrize("task", [tasks.MATMUL, tasks.SOFTMAX, CONVOLUTION], ids=lambda task: task.name)
+def test_sizes_between_small_and_full_are_drawn_for_every_file(task: Task) -> None:
+    """Each long dimension near its own size, the innermost with both odd remainders, and several large at once."""
+    own, inner = task.sizes, inner_dimension(task)
+    assert inner is not None
+    long = [one.name for one in task.free if one.varies and one.size > 512]
+    for number in range(8):
+        sizes = [case.sizes for case in drawn_cases(task, f"file {number}")]
+        for name in long:
+            assert any(own[name] // 2 - 32 <= each[name] < own[name] for each in sizes), name
+        assert {1, 3} <= {each[inner] % 4 for each in sizes if each[inner] >= 512}
+        assert {each % 8 for each in (one[inner] for one in sizes[:4])} & {5, 7}
+        assert any(min(each[name] for name in long[:2]) > 128 for each in sizes)
+        assert all(is_small(task, each) for each in sizes)
+    assert drawn_cases(task, "a") != drawn_cases(task, "b")
+    assert drawn_cases(task, "a") == drawn_cases(task, "a")
 
 
 def test_products_have_two_tiles_each_way_and_a_filter_keeps_its_taps() -> None:

@@ -42,6 +42,18 @@ def test_a_product_may_be_rounded_before_it_is_cast_or_not(size: float) -> None:
     assert not is_right(_scaled, given, dropped.int())
 
 
+def _floored(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.floor(F.linear(x, w)).clamp(min=-3e6).to(torch.int32)
+
+
+def test_a_product_may_be_on_the_other_side_of_a_whole_number() -> None:
+    given = {"x": (torch.randn(16, 128) * 300).bfloat16(), "w": (torch.randn(24, 128) * 30).bfloat16()}
+    x, w = (one.float() for one in given.values())
+    assert is_right(_floored, given, _floored(x, w))
+    assert is_right(_floored, given, torch.floor(x @ w.T * (1 - 2.0**-22)).int())
+    assert not is_right(_floored, given, torch.floor(x @ w.T * 1.05).int())
+
+
 def test_floats_without_a_place_among_integers_are_cast_as_one_likes() -> None:
     def reference(x: torch.Tensor) -> torch.Tensor:
         return (x.half() * 10).to(torch.int32)
@@ -105,6 +117,34 @@ def test_what_follows_from_the_order_of_ties_is_not_judged(reference: Callable[.
         off = found.clone()
         off[row, 2] += 1
         assert not is_right(reference, {"x": x}, off)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        lambda x: x.argsort(-1) % 5,
+        lambda x: x.argsort(-1).argsort(-1),
+        lambda x: torch.zeros_like(x).scatter(-1, torch.topk(x, 4, -1).indices, 1.0),
+    ],
+    ids=["places", "ranks", "mask"],
+)
+def test_of_equal_numbers_any_may_come_next(reference: Callable[..., torch.Tensor]) -> None:
+    x = torch.randint(0, 6, (8, 24)).float()
+    drawn = torch.rand(8, 24).argsort(-1)  # another order of all, in which ties come otherwise
+    found = torch.empty_like(reference(x))
+    shuffled = x.gather(-1, drawn)
+    if found.is_floating_point():
+        found.scatter_(-1, drawn, reference(shuffled))
+    else:
+        order = drawn.gather(-1, shuffled.argsort(dim=-1, stable=True))
+        ranks = torch.zeros_like(order).scatter(-1, order, torch.arange(24).expand(8, 24))
+        found = order % 5 if bool((reference(x) < 5).all()) else ranks
+    assert is_right(reference, {"x": x}, found)
+    x = torch.randn(8, 24)
+    found = reference(x)
+    assert is_right(reference, {"x": x}, found)
+    found[3, 5] += 1
+    assert not is_right(reference, {"x": x}, found)
 
 
 def test_places_of_ties_themselves_are_judged() -> None:

@@ -28,5 +28,5 @@ from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.kernel_file.syntax import Op, Parameter
-from tilewright.kernel_file.tuned import BadTunedRecord, NearChoice, TunedChoices, evaluate_tuned, tuned_path
+from tilewright.kernel_file.tuned import BadTunedRecord, NearChoice, TunedChoices, evaluate_tuned
 from tilewright.kernel_file.words import contract

@@ -31,6 +31,7 @@ from tilewright.records import (
     Task,
     TensorSpec,
     from_json,
+    tuned_path,
 )
 
 # Penalties for another GPU or another 16-bit float, in octaves. Also in host/plan.hpp.
@@ -209,11 +210,6 @@ def evaluate_tuned(
         if isinstance(outcome, Evaluation):
             return outcome, near
     return evaluate(file, arguments, gpu, None), None
-
-
-def tuned_path(kernel_file: Path) -> Path:
-    """`softmax.cu` -> `softmax.cu.tuned.json`."""
-    return kernel_file.with_name(kernel_file.name + ".tuned.json")
 
 
 def tuned_tensors(arguments: Arguments) -> tuple[TunedTensor, ...]:

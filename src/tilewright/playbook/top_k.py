@@ -165,7 +165,7 @@ def _written(program: TopProgram, vector: bool, op_line: str) -> str:
     order = _ORDER.format(
         words=words, nan="a_nan" if program.largest else "b_nan", sign=">" if program.largest else "<"
     )
-    worst = "-INFINITY" if program.largest else "INFINITY"
+    worst = "-INFINITY" if program.largest else "NAN"
     constants = [f"constexpr int COUNT = {program.count};  // elements that are chosen"]
     pieces = [*([[VECTOR]] if vector else []), *([one] for one in kernel.forms.helpers())]
     return fragment(

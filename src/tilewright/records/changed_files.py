@@ -7,7 +7,16 @@ import json
 import shlex
 from pathlib import Path
 
+ABSENT = "absent"  # on record in place of the digest of a file
 _LEAST_DIGITS = 20  # of an identity; a shorter one is none
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 of a file; "" where there is none."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def provenance_path(kernel_file: Path) -> Path:
@@ -15,18 +24,27 @@ def provenance_path(kernel_file: Path) -> Path:
     return kernel_file.with_name(kernel_file.name + ".provenance.json")
 
 
+def tuned_path(kernel_file: Path) -> Path:
+    """`softmax.cu` -> `softmax.cu.tuned.json`."""
+    return kernel_file.with_name(kernel_file.name + ".tuned.json")
+
+
 def changed_since_verified(kernel_file: Path, recorded: str | None, run: str = "") -> str:
     """What to say of a file that no longer has its identity; "" of one that has, has none, or cannot be read."""
     if recorded is None or len(recorded) < _LEAST_DIGITS:
         return ""
-    try:
-        found = hashlib.sha256(kernel_file.read_bytes()).hexdigest()
-    except OSError:
-        return ""
-    if found.startswith(recorded):
+    found = digest_of(kernel_file)
+    if found.startswith(recorded) or not found:
         return ""
     check = f"tilewright check {shlex.quote(str(kernel_file))}{f' --reference {run}' if run else ''}"
     return f"{kernel_file} was changed after it was verified, so it is not verified any more; check it with: {check}"
+
+
+def not_as_judged(file: Path, recorded: str, what: str) -> str:
+    """What to say of another file that a verdict was about; "" of one that is as it was, or is not on record."""
+    if not recorded or (digest_of(file) or ABSENT) == recorded:
+        return ""
+    return f"{file} was changed after the kernel was verified with it, so {what}; put it back, or make the kernel again"
 
 
 def changed_beside_record(kernel_file: Path) -> str:

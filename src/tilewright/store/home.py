@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tilewright.records import Environment, Run, Settings, Task
+from tilewright.records import Environment, Run, Settings, Task, digest_of
 from tilewright.store import durable
 from tilewright.store.durable import NoSuchRun, NotAccepted, StoreError
 from tilewright.store.library import Library
@@ -79,7 +79,8 @@ class Store:
                     durable.write_record(filling / REQUEST, request)
                 if task is not None:
                     durable.write_record(filling / TASK, task)
-                durable.write_record(filling / HEADER, Header(run_id, created, settings, environment))
+                header = Header(run_id, created, settings, environment, task=digest_of(filling / TASK))
+                durable.write_record(filling / HEADER, header)
             if path.is_dir():
                 return RunFolder(path)
 

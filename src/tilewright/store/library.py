@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tilewright.records import (
+    ABSENT,
     BACKWARD,
     UNSTATED,
     Attempt,
@@ -31,9 +32,12 @@ from tilewright.records import (
     Run,
     Task,
     changed_since_verified,
+    digest_of,
     formerly,
     label_says_emulated,
+    not_as_judged,
     provenance_path,
+    tuned_path,
 )
 from tilewright.store import durable
 from tilewright.store.attempt_folder import KERNEL
@@ -66,6 +70,8 @@ class LibraryEntry:
     tilewright: str
     degenerate: str = ""  # of the task: why passing proves nothing
     provisional: bool = False  # not all that it does at the task's own sizes was judged; older entries do not say
+    task_digest: str = ""  # SHA-256 of its task's file and of its tuned choices; older entries do not say
+    tuned_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,12 @@ class LibraryKernel:
     @property
     def changed(self) -> str:
         """What to say of a file that is not the one that was verified; "" of one that is."""
-        return changed_since_verified(self.path, self.entry.kernel, self.entry.run)
+        entry, verified = self.entry, "it is not verified any more"
+        return (
+            changed_since_verified(self.path, entry.kernel, entry.run)
+            or not_as_judged(self.folder / TASK, entry.task_digest, verified)
+            or not_as_judged(tuned_path(self.path), entry.tuned_digest, verified)
+        )
 
 
 class Library:
@@ -128,15 +139,19 @@ class Library:
             kernel_file = filling / f"{run.task.name}.cu"
             durable.write_text(kernel_file, source.attempt(best.number).text(KERNEL))
             if tuned is not None:
-                durable.write_text(kernel_file.with_name(f"{kernel_file.name}.tuned.json"), tuned)
+                durable.write_text(tuned_path(kernel_file), tuned)
             durable.write_record(provenance_path(kernel_file), provenance)
             durable.write_record(filling / TASK, run.task)
             if request is not None:
                 durable.write_record(filling / REQUEST, request)
-            durable.write_record(filling / ENTRY, _entry(run, best, provenance.kernel))
+            digests = digest_of(filling / TASK), digest_of(tuned_path(kernel_file)) or ABSENT
+            durable.write_record(filling / ENTRY, _entry(run, best, provenance.kernel, digests))
         made = LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
         if made.changed:  # the run has it still
             durable.write_text(made.path, source.attempt(best.number).text(KERNEL))
+            durable.write_record(folder / TASK, run.task)
+            if tuned is not None:
+                durable.write_text(tuned_path(made.path), tuned)
         return made
 
     def find(self, task_hash: str, *, author: str = "", device: str = "") -> LibraryKernel | None:
@@ -189,7 +204,7 @@ class Library:
                     yield LibraryKernel(durable.read_record(path / ENTRY, LibraryEntry), path)
 
 
-def _entry(run: Run, best: Attempt, kernel: str) -> LibraryEntry:
+def _entry(run: Run, best: Attempt, kernel: str, digests: tuple[str, str]) -> LibraryEntry:
     return LibraryEntry(
         task_hash=run.task.hash,
         op=run.task.name,
@@ -205,6 +220,8 @@ def _entry(run: Run, best: Attempt, kernel: str) -> LibraryEntry:
         tilewright=run.environment.tilewright,
         degenerate=run.task.degenerate,
         provisional=best.is_provisional,
+        task_digest=digests[0],
+        tuned_digest=digests[1],
     )
 
 

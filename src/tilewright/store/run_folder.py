@@ -31,6 +31,8 @@ from tilewright.records import (
     Settings,
     Task,
     changed_since_verified,
+    digest_of,
+    not_as_judged,
 )
 from tilewright.store import durable
 from tilewright.store.attempt_folder import KERNEL, AttemptFolder
@@ -64,7 +66,7 @@ class Request:
 class Header:
     """The facts of a run as a whole. The file is replaced as one, so a run is never half reopened."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("cut_short",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("cut_short", "task")
 
     id: str
     created: str  # ISO 8601, UTC
@@ -73,6 +75,7 @@ class Header:
     ending: Ending | None = None
     format: int = FORMAT
     cut_short: tuple[tuple[int, float], ...] = ()  # `Run.cut_short`
+    task: str = ""  # SHA-256 of the task's file; older runs do not say
 
 
 class RunFolder:
@@ -106,7 +109,7 @@ class RunFolder:
             task=task,
             settings=header.settings,
             environment=header.environment,
-            attempts=self._attempts(header.id),
+            attempts=self._attempts(header),
             ending=header.ending,
             specifying=self.attempt(0).replies(),
             cut_short=header.cut_short,
@@ -119,18 +122,20 @@ class RunFolder:
         except NotAccepted:
             return None
 
-    def _attempts(self, run: str) -> tuple[Attempt, ...]:
+    def _attempts(self, header: Header) -> tuple[Attempt, ...]:
+        another = not_as_judged(self.path / TASK, header.task, "the kernels of this run are not verified any more")
         with contextlib.suppress(FileNotFoundError):
             numbers = sorted(int(path.name) for path in (self.path / ATTEMPTS).iterdir() if path.name.isdecimal())
             found = (self.attempt(number).load() for number in numbers if number > 0)
-            return tuple(self._as_it_is_now(attempt, run) for attempt in found if attempt is not None)
+            return tuple(self._as_it_is_now(one, header.id, another) for one in found if one is not None)
         return ()
 
-    def _as_it_is_now(self, attempt: Attempt, run: str) -> Attempt:
-        """An attempt that passed counts as passed only while its file is the one that did."""
+    def _as_it_is_now(self, attempt: Attempt, run: str, another_task: str) -> Attempt:
+        """An attempt that passed counts as passed only while its file and the task are those that did."""
         if not attempt.passed:
             return attempt
-        said = changed_since_verified(self.attempt(attempt.number).path / KERNEL, attempt.kernel, run)
+        file = self.attempt(attempt.number).path / KERNEL
+        said = another_task or changed_since_verified(file, attempt.kernel, run)
         if not said:
             return attempt
         warnings.warn(said, stacklevel=4)
@@ -161,6 +166,7 @@ class RunFolder:
     def accept(self, task: Task) -> None:
         """Give a run that began as words its task."""
         durable.write_record(self.path / TASK, task)
+        durable.write_record(self.path / HEADER, replace(self.header(), task=digest_of(self.path / TASK)))
 
     @property
     def untouched(self) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Precision
-from tilewright.verify.tolerance import Order
+from tilewright.verify.tolerance import Order, Step, stepped
 from tilewright.verify.wide_convolution import wide_convolution
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -68,18 +69,31 @@ _SELECTIONS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})  # of one cl
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
 _OF_PROBABILITIES = frozenset({"binary_cross_entropy"})  # raise above 1
 _ROUNDED = frozenset({"add", "sub", "rsub", "mul", "div"})  # correctly rounded everywhere
+_TO_WHOLE = frozenset({"floor", "ceil", "round", "trunc"})
+_BOUNDED = frozenset({"clamp", "clamp_min", "clamp_max", "hardtanh", "relu"})
 _SORTS = frozenset({"sort", "topk"})  # promise no order of ties
-TIES = ("first", "last", "any")  # which of several equal numbers a sort may say is at a place
+# Which of several equal numbers a sort may say is at a place: always the same, any, or an order of them.
+TIES = ("first", "last", "any", "lowest", "highest", "reversed", "from 1", "from 2", "from 3", "from the middle")
 _FIRSTS = frozenset({"argmax", "argmin", "max", "min"})  # promise the first of ties
+# Square numbers on the way: of those below the root of the smallest one, a kernel in f32 has zero.
+_SQUARED = frozenset({"std", "std_mean", "linalg_vector_norm", "norm", "dist", "_cdist_forward", "_euclidean_dist"})
 _CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"})
 
 
 @dataclass(frozen=True)
+class Source:
+    """Floats that integers were made of, and what was done to them before the cast: rounding, then bounds."""
+
+    floats: torch.Tensor
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
 class Results:
-    """What a call returned; `floats` are what integers among them were cast from, where one cast made them."""
+    """What a call returned; `sources` are what integers among them were cast from, where one cast made them."""
 
     values: tuple[torch.Tensor, ...]
-    floats: tuple[torch.Tensor | None, ...] = ()
+    sources: tuple[Source | None, ...] = ()
 
 
 class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -91,33 +105,47 @@ class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # By the address of the integers, which are kept alive.
-        self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # By the address of what was made of them, which is kept alive.
+        self._made: dict[int, tuple[torch.Tensor, Source]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
-        self.remember(func._schema.name.rpartition("::")[2], args, results)
+        self.remember(func, args, kwargs or {}, results)
         return results
 
-    def remember(self, name: str, args: Any, results: Any) -> None:
-        if name != "_to_copy" or not isinstance(results, torch.Tensor) or results.is_floating_point():
+    def remember(self, func: Any, args: Any, kwargs: dict[str, Any], results: Any) -> None:
+        name = func._schema.name.rpartition("::")[2]
+        casts, steps = name == "_to_copy", name in _TO_WHOLE or name in _BOUNDED
+        if not (casts or steps) or not isinstance(results, torch.Tensor) or results.dtype == torch.bool:
             return
-        if args[0].is_floating_point() and results.dtype != torch.bool:
-            self._casts[results.data_ptr()] = results, args[0].detach().clone()
-        elif args[0].data_ptr() in self._casts:  # to wider or narrower integers
-            self._casts[results.data_ptr()] = results, self._casts[args[0].data_ptr()][1]
+        known = self._made.get(args[0].data_ptr(), (None, None))[1]
+        if steps and not any(isinstance(one, torch.Tensor) for one in (*args[1:], *kwargs.values())):
+            if known is None and name in _TO_WHOLE:
+                known = Source(args[0].detach().clone())
+            if known is not None:
+                step = partial(_again, func, args[1:], kwargs)
+                self._made[results.data_ptr()] = results, Source(known.floats, (*known.steps, step))
+        elif casts and (known is not None or (args[0].is_floating_point() and not results.is_floating_point())):
+            # Integers to wider or narrower ones too.
+            self._made[results.data_ptr()] = results, known or Source(args[0].detach().clone())
 
     def of(self, values: tuple[torch.Tensor, ...]) -> Results:
-        return Results(values, tuple(self._floats_of(one) for one in values))
+        return Results(values, tuple(self._source_of(one) for one in values))
 
-    def _floats_of(self, values: torch.Tensor) -> torch.Tensor | None:
-        whole, floats = self._casts.get(values.data_ptr(), (None, None))
-        if whole is None or floats is None or values.dtype != whole.dtype or values.numel() != whole.numel():
+    def _source_of(self, values: torch.Tensor) -> Source | None:
+        whole, source = self._made.get(values.data_ptr(), (None, None))
+        if whole is None or source is None or values.dtype != whole.dtype or values.numel() != whole.numel():
             return None
-        # Changed since, or in another order.
-        if not (values.is_contiguous() and whole.is_contiguous()) or not torch.equal(whole, floats.to(whole.dtype)):
+        if values.is_floating_point() or not (values.is_contiguous() and whole.is_contiguous()):
             return None
-        return floats.reshape(values.shape)
+        if not torch.equal(whole, stepped(source.floats, source.steps).to(whole.dtype)):
+            return None  # changed since, or in another order
+        return Source(source.floats.reshape(values.shape), source.steps)
+
+
+def _again(func: Any, more: tuple[Any, ...], kwargs: dict[str, Any], value: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = func(value, *more, **kwargs)
+    return made
 
 
 @dataclass(frozen=True)
@@ -162,6 +190,8 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
         self._generators: dict[torch.device, torch.Generator] = {}
         self._sides: dict[torch.device, torch.Generator] = {}
         self._largest = 0.0  # perturbation so far
+        # In every second run, what is too small for f32 vanishes.
+        self._least = torch.finfo(torch.float32).tiny if self._roundings.work >= 2.0**-24 and seed % 2 else 0.0
         self.contracted = False  # whether there was a contraction
         self._orders: dict[int, tuple[torch.Tensor, Order]] = {}  # by the address of the indices, which are kept alive
 
@@ -180,7 +210,7 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
             if name in _SORTS and not (self._perturbs or kwargs.get("stable")):
                 results = self._with_ties(name, args, kwargs, results)
             self._remember_order(name, args, kwargs, results)
-            self.remember(name, args, results)
+            self.remember(func, args, kwargs, results)
             return self._cast(args[0], results, cast) if cast in _HALVES else results
         terms = _terms(name, args)
         given = args
@@ -209,8 +239,16 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
         moved = self._perturbed(results, size)
         if name in _ROUNDED and isinstance(results, torch.Tensor) and results.is_floating_point():
             # Results of few bits are exact in any arithmetic; perturbing halves would break ties.
-            return torch.where(results == results.bfloat16(), results, moved)
-        return moved
+            moved = torch.where(results == results.bfloat16(), results, moved)
+        return self._vanished(moved, name)
+
+    def _vanished(self, value: Any, name: str) -> Any:
+        """The value without numbers that are too small for f32, or whose squares are."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._vanished(one, name) for one in value)
+        if not self._least or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return torch.nn.functional.hardshrink(value, math.sqrt(self._least) if name in _SQUARED else self._least)
 
     def _cast(self, given: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Round to 16 bits and widen again. A kernel's own roundings decide the side of a number near the midpoint, and
@@ -254,10 +292,23 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
         mine = torch.zeros_like(places).scatter_(dim, places, groups).gather(dim, results[1])
         count = counts.gather(dim, mine)
         start = (counts.cumsum(dim) - counts).gather(dim, mine)
+        # The how manieth of its equals each is among those that are chosen, and how many of them these are.
+        turn = torch.arange(mine.shape[dim], device=mine.device).view(_along(mine, dim)).expand_as(mine)
+        new = torch.cat([torch.ones_like(mine.narrow(dim, 0, 1)), mine.diff(dim=dim).ne(0).to(mine.dtype)], dim)
+        turn = turn - torch.where(new.bool(), turn, 0).cummax(dim)[0]
+        chosen = torch.zeros_like(counts).scatter_add_(dim, mine, torch.ones_like(mine)).gather(dim, mine)
         part = torch.rand(count.shape, generator=torch.Generator().manual_seed(1)).to(count.device)
-        part = {"first": torch.zeros_like(part), "last": torch.ones_like(part)}.get(self._ties, part)
-        chosen = start + torch.minimum((part * count).long(), count - 1)
-        return type(results)((results[0], places.gather(dim, chosen)))
+        which = {
+            "first": torch.zeros_like(count),
+            "last": count - 1,
+            "any": torch.minimum((part * count).long(), count - 1),
+            "highest": count - chosen + turn,
+            "reversed": count - 1 - turn,
+            "from the middle": (turn + count // 2) % count,
+        }.get(self._ties)
+        if which is None:
+            which = (turn + int(self._ties.removeprefix("from ").replace("lowest", "0"))) % count
+        return type(results)((results[0], places.gather(dim, start + which)))
 
     def _remember_order(self, name: str, args: Any, kwargs: dict[str, Any], results: Any) -> None:
         if name in _SORTS and not kwargs.get("stable"):
@@ -374,6 +425,11 @@ def _called(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     if name == "convolution" and not kwargs and args[0].is_cuda and args[0].dtype == args[1].dtype == WIDE:
         return wide_convolution(*args)
     return func(*args, **kwargs)
+
+
+def _along(value: torch.Tensor, dim: int) -> list[int]:
+    """The shape of numbers along one dimension of a tensor."""
+    return [-1 if one == dim % value.ndim else 1 for one in range(value.ndim)]
 
 
 def _sorted_dim(name: str, args: Any, kwargs: dict[str, Any]) -> int:

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from tilewright.records import Case, Dimension, SizeFormula, Task
-from tilewright.verify.case_work import Sizes, is_small
+from tilewright.verify.case_work import SMALL_WORK, Sizes, is_small
 
 _LONG_WORK = 400_000  # of a case with one more dimension at its full size
 _TILED = 3  # dimensions that can all have two tiles in one affordable case
 _LONG = 512  # a size
-_DRAWN_FROM = 64  # the least full size near which others are drawn
-_MOST_DRAWN = 4  # dimensions
+_DRAWN_FROM = 24  # the least full size near which others are drawn
+_SHORT = 64  # up to which larger ones than the full size are drawn too
+_MOST_DRAWN = 5  # dimensions
+_LEFT = ((1, 7), (5, 3))  # what the first two sizes of a long dimension leave of vectors of eight
+_NEAR_WORK = 150_000  # of a case with one dimension near its own size
+_TOGETHER_WORK = 600_000  # of a case with several large dimensions
 _COUNTED = 300_000  # elements, of which a quarter may be counted
 _COUNTED_FROM = 1024  # full size of what is counted
 _FEW_PLACES = 16  # a reduced dimension up to this size is a filter and keeps its size in most cases
@@ -134,33 +138,67 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
 
 
 def sizes_near_own(task: Task, draw: Random) -> Iterator[Sizes]:
-    """Each long dimension at a size that is drawn from half its full size up to that, and the longest at two of those
-    between the small ones and half of it too. The others are small. Whole vectors and tiles are as likely as odd sizes.
+    """Sizes between the small ones and the full size, drawn anew for every kernel file.
+
+    Each dimension in turn from half its full size up to that, short ones up to twice; the innermost and the longest
+    other one between the small sizes and half of it too; the rest is small. Then pairs of dimensions, and all three of
+    three, as large at once as is affordable. Long sizes leave both odd remainders of vectors of four.
     """
     base = sizes_of(task, BASE)
     if base is None:
         return
-    long = sorted((one for one in task.free if one.varies and one.size > _DRAWN_FROM), key=lambda one: -one.size)
-    for number, one in enumerate(long[:_MOST_DRAWN]):
-        wanted = [draw.randrange(one.size // 2, one.size)]
-        if not number and one.size > 2 * _LONG:
-            least, most = math.log2(_LONG), math.log2(one.size / 2)
-            middle = (least + most) / 2
-            wanted += [int(2 ** draw.uniform(least, middle)), int(2 ** draw.uniform(middle, most))]
+    results, inner = {axis for one in task.outputs for axis in one.shape}, inner_dimension(task)
+    drawn = [one for one in task.free if one.varies and one.size >= _DRAWN_FROM and not is_filter(one, results)]
+    drawn.sort(key=lambda one: (one.name != inner, -one.size))
+    for number, one in enumerate(drawn[:_MOST_DRAWN]):
+        near = 2 if not number and _SHORT < one.size <= 2 * _LONG else 1
+        most = one.size if one.size > _SHORT else 2 * one.size
+        wanted = [draw.randrange(one.size // 2, most) for _ in range(near)]
+        if number < 2 and one.size > 2 * _LONG:
+            low, high = math.log2(_LONG), math.log2(one.size / 2)
+            ends = (high, low) if number else (high, (low + high) / 2, low)
+            wanted += [int(2 ** draw.uniform(*pair)) for pair in itertools.pairwise(ends)]
         others = {other.name: other.permitted(draw.randint(1, 8)) for other in task.free if other.varies}
-        for size in wanted:
-            unit = draw.choice((1, 4, 32))
+        left = draw.sample(draw.choice(_LEFT), 2)
+        for place, size in enumerate(wanted):
+            unit = 8 if place < 2 and len(wanted) > 1 else draw.choice((1, 4, 32))
+            size = size // unit * unit + (left[place] if unit == 8 else 0)
             small = _with_room(task, task.complete({**base, **others}), _FEW_LEFT)
-            yield _stretched(task, small, one, one.permitted(size // unit * unit))
+            yield _stretched(task, small, one, one.permitted(size), _NEAR_WORK)
+    pairs = drawn if len(drawn) <= _TILED else draw.sample(drawn, len(drawn))
+    for group in (pairs[:2], pairs[2:4], drawn if len(drawn) == _TILED else []):
+        sizes = _together(task, base, group, draw) if len(group) > 1 else None
+        if sizes is not None:
+            yield sizes
+
+
+def _together(task: Task, base: Sizes, group: Sequence[Dimension], draw: Random) -> Sizes | None:
+    """Several dimensions at up to their full size at once, the longest cut first until it is affordable."""
+    results = {axis for one in task.outputs for axis in one.shape}
+    rest = [one for one in task.free if one.varies and one not in group and not is_filter(one, results)]
+    kept = {**base, **{one.name: one.permitted(1) for one in rest}}
+    wanted = {one.name: one.size * draw.uniform(0.6, 1.0) for one in group}
+    left = {one.name: draw.choice((1, 3)) for one in group}
+    while True:
+        made = {one.name: one.permitted(int(wanted[one.name]) // 4 * 4 + left[one.name]) for one in group}
+        sizes = _with_room(task, task.complete({**kept, **made}), 1)
+        if is_small(task, sizes, _TOGETHER_WORK):
+            return sizes if task.is_sound(sizes) else None
+        longest = max(wanted, key=lambda name: wanted[name])
+        if wanted[longest] < _FEW_PLACES:
+            return None
+        wanted[longest] *= 0.9
 
 
 def counted_sizes(task: Task) -> Sizes | None:
     """So many elements that a count of 16 bits passes its end, where results are integers and fewer than what they are
-    made of; None for other tasks, and where that many are too many to emulate."""
-    if not task.outputs or any(one.dtype.is_float or one.dtype.itemsize == 1 for one in task.outputs):
-        return None
+    made of, or where integers say what to add to; None elsewhere, and where that many are too many to emulate."""
     kept = {name for one in task.outputs for name in one.shape}
     gone = [one for one in task.free if one.varies and one.name not in kept]
+    counts = task.outputs and not any(one.dtype.is_float or one.dtype.itemsize == 1 for one in task.outputs)
+    places = [one.dimensions for one in task.tensors if not one.dtype.is_float and one.dtype.itemsize > 1]
+    if not counts and not any(names and {*names} <= {one.name for one in gone} for names in places):
+        return None
     base = sizes_of(task, SMALLEST)
     longest = max(gone, key=lambda one: one.size, default=None)
     if longest is None or base is None or longest.size < _COUNTED_FROM:
@@ -184,9 +222,9 @@ def is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
     return dimension.size <= _FEW_PLACES and dimension.name not in results
 
 
-def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Sizes:
+def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int, most_work: int = SMALL_WORK) -> Sizes:
     """One dimension at `size` and the others reduced until it is affordable, or else as large as is affordable."""
-    stretched = _cut_down(task, task.complete({**base, dimension.name: size}), keep=dimension.name)
+    stretched = _cut_down(task, task.complete({**base, dimension.name: size}), dimension.name, most_work)
     if stretched is not None and task.is_sound(stretched):
         return stretched
     while (size := dimension.permitted(size // 2)) > base[dimension.name]:
@@ -222,11 +260,11 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
     return sizes
 
 
-def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
+def _cut_down(task: Task, sizes: Sizes, keep: str | None, most_work: int = SMALL_WORK) -> Sizes | None:
     """Halve sizes until they are small and all computed sizes are positive; None where that is impossible."""
     while True:
         lacking = [one.formula for one in task.dimensions if one.formula is not None and sizes[one.name] < 1]
-        if not lacking and is_small(task, sizes):
+        if not lacking and is_small(task, sizes, most_work):
             return sizes
         # Where an image is smaller than its filter, shrink the filter.
         taken_off = _taken_off(lacking)

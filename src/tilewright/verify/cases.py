@@ -33,7 +33,7 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.float_values import EDGES, NEGATIVE_OFFSET, OUTLIERS, OUTSIDE, PATTERNED, PEAKS
+from tilewright.verify.float_values import EDGES, NEGATIVE_OFFSET, OUTLIERS, OUTSIDE, PATTERNED, PEAKS, TAILS
 from tilewright.verify.integer_values import ALIKE, LEAST, NEXT_TO_LEAST
 
 _TINY_WORK = 4096
@@ -70,6 +70,7 @@ _VALUE_SHAPES = tuple(
 _MORE_SHAPES = (Shape(72, (12, 3, 2)), Shape(96, (10, 5, 2)), Shape(40, (18, 3, 2)))  # whole vectors, not whole tiles
 _VALUE_SEED = 301
 _DRAWN_SEED = 501
+_ODD_TAILS = 2  # of the sizes near the task's own: odd ones of the innermost dimension
 # Values that show faults the usual ones hide: one-pass variances, a softmax without maximum, skipped elements.
 _HIDDEN = ("offset", "wide", "impulse")
 
@@ -138,10 +139,11 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
 
 def drawn_cases(task: Task, text: str) -> tuple[Case, ...]:
     """Cases near the task's own sizes, others for every kernel file, so that no file is right at those alone."""
-    found: dict[tuple[tuple[str, int], ...], Case] = {}
-    for sizes in sizes_near_own(task, Random(f"{task.hash} {text}")):
-        if task.is_sound(sizes) and is_small(task, sizes):
-            found.setdefault(tuple(sizes.items()), Case(sizes, _DRAWN_SEED + len(found)))
+    found: dict[tuple[tuple[tuple[str, int], ...], str], Case] = {}
+    for number, sizes in enumerate(sizes_near_own(task, Random(f"{task.hash} {text}"))):
+        kinds = (TASK, TAILS) if number < _ODD_TAILS and _applies(task, TAILS) else (TASK,)
+        for values in kinds if task.is_sound(sizes) and is_small(task, sizes) else ():
+            found.setdefault((tuple(sizes.items()), values), Case(sizes, _DRAWN_SEED + len(found), values))
     return tuple(found.values())
 
 

@@ -65,11 +65,11 @@ class Unperturbed:
 
     def _floats(self, position: int, moved: Sequence[Results]) -> Expected | None:
         """What a result's integers were cast from, where every run has cast floats of one shape."""
-        own, truth, *others = (one.floats[position] for one in (self.own, self.truth, *moved))
-        known = tuple(one for one in others if one is not None)
-        if own is None or truth is None or len(known) < len(others) or own.shape != truth.shape:
+        own, truth, *others = (one.sources[position] for one in (self.own, self.truth, *moved))
+        known = tuple(one.floats for one in others if one is not None)
+        if own is None or truth is None or len(known) < len(others) or own.floats.shape != truth.floats.shape:
             return None
-        return Expected(own, truth, known, contracted=self.contracted)
+        return Expected(own.floats, truth.floats, known, contracted=self.contracted, steps=truth.steps)
 
 
 def unperturbed(call: Call, tensors: Tensors) -> Unperturbed:
@@ -79,30 +79,35 @@ def unperturbed(call: Call, tensors: Tensors) -> Unperturbed:
     if arithmetic is None:
         nothing = tuple(None for _ in own.values)
         return Unperturbed(own, truth, width, nothing, nothing, True)
-    if any(one is not None for one in truth.floats):
+    if any(one is not None for one in truth.sources):
         torch.manual_seed(0)
         with Casts() as casts:
             own = casts.of(call(tensors))
     orders = tuple(arithmetic.order_of(one) for one in truth.values)
-    open = _depending_on_ties(call, tensors, truth, orders, arithmetic)
+    open, orders = _depending_on_ties(call, tensors, truth, orders, arithmetic)
     return Unperturbed(own, truth, width, orders, open, arithmetic.contracted)
 
 
 def _depending_on_ties(
     call: Call, tensors: Tensors, truth: Results, orders: tuple[Order | None, ...], arithmetic: Arithmetic
-) -> tuple[torch.Tensor | None, ...]:
+) -> tuple[tuple[torch.Tensor | None, ...], tuple[Order | None, ...]]:
     """The elements that change with the order of equal numbers in a sort, which nobody promises; None for results
-    without any, and for the places of what was sorted."""
+    without any, and for the places of what was sorted, unless that itself changes: then they have no order."""
     width = arithmetic.width
     found: list[torch.Tensor | None] = [None for _ in orders]
+    settled = [*orders]
     for choice in TIES if arithmetic.met_ties else ():
-        changed = _in_arithmetic(call, _widened(tensors, width), width, Arithmetic(width, ties=choice)).values
-        for position, (one, other, order) in enumerate(zip(truth.values, changed, orders, strict=True)):
-            if order is None and one.shape == other.shape:
-                differs = (one != other) & ~((one != one) & (other != other))
-                known = found[position]
+        other = Arithmetic(width, ties=choice)
+        changed = _in_arithmetic(call, _widened(tensors, width), width, other).values
+        for position, (one, two, order) in enumerate(zip(truth.values, changed, orders, strict=True)):
+            sorted_now = other.order_of(two)
+            if order is not None and sorted_now is not None and torch.equal(order.values, sorted_now.values):
+                continue
+            if one.shape == two.shape:
+                differs, known = (one != two) & ~((one != one) & (two != two)), found[position]
                 found[position] = differs if known is None else known | differs
-    return tuple(one if one is not None and bool(one.any()) else None for one in found)
+                settled[position] = None if bool(differs.any()) else settled[position]
+    return tuple(one if one is not None and bool(one.any()) else None for one in found), tuple(settled)
 
 
 def expectations(

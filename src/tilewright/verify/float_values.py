@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,14 +163,16 @@ _PATTERNS: tuple[_Row, ...] = (
 _HEIGHTS = (18.5, 12.0, 21.0, 15.0, 24.0)  # beside whose exponentials thousands of small ones still count
 
 
-def _peaks(generator: np.random.Generator, place: Place) -> Floats:
-    """One element of each row far above the rest, which matters only in total."""
+def _peaks(generator: np.random.Generator, place: Place, last: int = 1 << 62) -> Floats:
+    """One element of each row, or of its last ones, far above the rest, which matters only in total."""
     values = generator.standard_normal(place.count) * 0.1
     if not place.main or not place.shape or not place.count:
         return values
     rows = values.reshape(-1, place.shape[-1])
     heights = np.resize(_HEIGHTS, rows.shape[0])
-    rows[np.arange(rows.shape[0]), generator.integers(0, rows.shape[1], rows.shape[0])] = heights
+    rows[np.arange(rows.shape[0]), generator.integers(max(rows.shape[1] - last, 0), rows.shape[1], rows.shape[0])] = (
+        heights
+    )
     return values
 
 
@@ -210,7 +213,7 @@ _INFINITE: tuple[_Row, ...] = (
     _with((0.0, -np.inf), (0.1, -np.inf), (0.6, -np.inf)),
     _with((0.4, np.inf)),
     _with(),
-    lambda generator, width, _: np.full(width, -np.inf),  # a fully masked row
+    *(lambda generator, width, _: np.full(width, -np.inf),) * 3,  # masked rows, and windows of nothing else
     _with((0.3, np.inf), (0.7, -np.inf)),
     _with((1.0, -np.inf)),
 )
@@ -240,6 +243,7 @@ def _huge(generator: np.random.Generator, place: Place) -> Floats:
 
 SPECIAL, INFINITE, NAN_ROWS, NAN_ANYWHERE, HUGE = "special", "infinite", "NaN", "NaN in every tensor", "huge"
 PATTERNED, OUTLIERS, NEGATIVE_OFFSET, PEAKS = "patterned", "outliers", "negative offset", "peaks"
+TAILS = "peaks at the ends of rows"
 
 DISTRIBUTIONS: dict[str, Distribution] = {
     "normal": Distribution(_normal),  # zero-mean: shows lost precision that positive values hide
@@ -249,6 +253,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "impulse": Distribution(_impulse),  # a few elements decide the result, so that a skipped one shows
     "logarithmic": Distribution(_logarithmic),  # every order of magnitude
     PEAKS: Distribution(_peaks),  # terms that a kernel skips because each of them is small
+    TAILS: Distribution(partial(_peaks, last=8)),  # what a kernel leaves out because a row is not whole vectors
     NEGATIVE_OFFSET: Distribution(_negative_offset, mixed=True),  # a running maximum that starts at 0
     PATTERNED: Distribution(_mixed(_PATTERNS), mixed=True),  # ties, constant and sorted rows, zeros, denormals
     OUTLIERS: Distribution(_outliers, mixed=True),  # a range or a scale that one large number ruins

@@ -29,7 +29,8 @@ def flags(generator: Generator, shape: tuple[int, ...]) -> Whole:
     return by_rows(shape, 5, row)
 
 
-LEAST, NEXT_TO_LEAST, ALIKE = "least", "next to least", "alike"
+LEAST, NEXT_TO_LEAST, ALIKE, IGNORED = "least", "next to least", "alike", "ignored"
+_IGNORED_INDEX = -100  # what PyTorch's losses leave out
 
 
 def integers(generator: Generator, spec: TensorSpec, level: str, content: Integers, known: tuple[float, ...]) -> Whole:
@@ -39,6 +40,7 @@ def integers(generator: Generator, spec: TensorSpec, level: str, content: Intege
     - "large": both signs, without the few numbers that are invalid as divisors;
     - "signed": as far below 0 as the task goes above, for indices that count from the end;
     - "own": the task's range with its ends, one number many times, and rising numbers;
+    - `IGNORED`: the same, with the index among them that losses leave out;
     - `LEAST`: only the number furthest from 0, for the largest sums of products;
     - `NEXT_TO_LEAST`: only its odd neighbour, for sums that floats cannot represent;
     - `ALIKE`: the task's range, nearly all of them equal.
@@ -72,6 +74,8 @@ def integers(generator: Generator, spec: TensorSpec, level: str, content: Intege
     third = count // 3
     values[:third] = content.high - 1
     values[third : 2 * third] = np.sort(values[third : 2 * third])
+    if level == IGNORED:
+        values[generator.random(count) < 0.125] = _IGNORED_INDEX
     return _placed(generator, values, [content.low, content.high - 1])
 
 

@@ -12,6 +12,7 @@ or what it returns under those roundings.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -122,6 +123,15 @@ class Order:
     first: bool = False
 
 
+Step = Callable[[torch.Tensor], torch.Tensor]  # elementwise, and never falls where its operand rises
+
+
+def stepped(values: torch.Tensor, steps: tuple[Step, ...]) -> torch.Tensor:
+    for one in steps:
+        values = one(values)
+    return values
+
+
 @dataclass(frozen=True)
 class Expected:
     """One result of the reference: at the dtype, in f64, and in f64 with a correct kernel's roundings put in."""
@@ -133,6 +143,7 @@ class Expected:
     contracted: bool = False  # whether it contains a GEMM, whose operands a kernel may round
     open: torch.Tensor | None = None  # elements that depend on the order of ties, which are not judged
     floats: Expected | None = None  # what integers were cast from
+    steps: tuple[Step, ...] = ()  # of such floats: roundings and bounds before the cast
 
 
 @dataclass(frozen=True)
@@ -220,7 +231,10 @@ def _is_cast_of(found: torch.Tensor, floats: Expected) -> torch.Tensor:
     movement = _movement(floats, truth, apart.finite, PLAIN)
     allowed = _Yardstick(floats.own.dtype, apart, movement, floats.contracted).allowed()
     is_whole = torch.stack([one == one.round() for one in runs]).all(0) & (truth.abs() < _ROUNDED_BY_TYPE)
-    right = ~is_whole & (wide >= (truth - allowed).trunc()) & (wide <= (truth + allowed).trunc())
+    if floats.steps:  # and numbers of few bits, such as halves, are the same in every run
+        is_whole |= torch.stack([one == truth for one in runs]).all(0)
+    least, most_of_it = (stepped(one, floats.steps).trunc() for one in (truth - allowed, truth + allowed))
+    right = ~is_whole & (wide >= least) & (wide <= most_of_it)
     most = 2.0 ** (max(8 * found.dtype.itemsize, 32) - 1)  # narrower ones are cast by way of 32 bits
     return right | ~torch.stack([one.abs() < most for one in (*runs, floats.own.double())]).all(0)
 

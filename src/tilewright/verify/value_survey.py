@@ -43,6 +43,7 @@ from tilewright.verify.float_values import (
     UPPER,
     bounded,
 )
+from tilewright.verify.integer_values import IGNORED
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
@@ -225,13 +226,14 @@ class _Survey:
                 return
         found: dict[str, str] = {}
         for one in given:
-            levels = ["signed", "own"] if isinstance(one.values, IndexValues) else ["full", "large", "signed", "own"]
+            wide = [] if isinstance(one.values, IndexValues) else ["full", "large"]
+            levels = [*wide, "signed", IGNORED, "own"]
             if seen.whole_divisors or seen.shifts:
                 levels = [level for level in levels if level != "full"]
             if seen.shifts:
                 levels = ["own"]
             if one.dtype.value == "u8":
-                levels = [level for level in levels if level != "signed"]
+                levels = [level for level in levels if level not in ("signed", IGNORED)]
             found[one.name] = next(
                 (level for level in levels if self._results(values_with(WHOLE, {one.name: level})) is not None), ""
             )

@@ -14,7 +14,7 @@ from tests.runtime import plans
 from tilewright.frontends.cli.audit import ranked
 from tilewright.frontends.cli.judging import judged_by_checkers, judged_by_referee
 from tilewright.frontends.report.audit import Audit, Suggestion, Weight
-from tilewright.kernel_file import TunedChoices, parse, tuned_path
+from tilewright.kernel_file import TunedChoices, parse
 from tilewright.prompts.verdict_text import verdict_words
 from tilewright.records import (
     PROFILES,
@@ -28,6 +28,7 @@ from tilewright.records import (
     TensorSpec,
     from_json,
     to_json,
+    tuned_path,
 )
 
 # Lanes of a warp stand a row apart, and the last row is read once more than it has elements.

@@ -10,8 +10,8 @@ from tests.frontends.in_process import tilewright
 from tests.runtime import plans
 from tests.tasks.in_process import HereReference
 
-from tilewright.kernel_file import TunedChoices, parse, tuned_path
-from tilewright.records import TensorSpec, to_json
+from tilewright.kernel_file import TunedChoices, parse
+from tilewright.records import TensorSpec, to_json, tuned_path
 
 PRODUCT = """\
 //! op      product(x, w) -> y

@@ -28,8 +28,8 @@ from tilewright.frontends.report import runs
 from tilewright.frontends.report.finished import Finished, answer_blocks, end_of_run, finished, made_before, made_by_run
 from tilewright.frontends.report.rendering import BAR_CELLS, cell_text, show
 from tilewright.frontends.report.run_report import attempt_cells, attempt_heads
-from tilewright.kernel_file import KernelFileError, tuned_path
-from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task
+from tilewright.kernel_file import KernelFileError
+from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task, tuned_path
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
 from tilewright.tasks.errors import BadArgument
 

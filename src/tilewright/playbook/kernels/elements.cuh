@@ -159,7 +159,7 @@ template <typename T> __device__ __forceinline__ T digamma(T v) {
   T turned = T(0);
   if (v < T(0)) {
     if (v == floor(v)) return T(NAN);
-    turned = -T(3.14159265358979323846) / tan(T(3.14159265358979323846) * (v - floor(v)));
+    turned = -T(3.14159265358979323846) / tan(T(3.14159265358979323846) * (v - rint(v)));
     v = T(1) - v;
   }
   T sum = T(0);

@@ -14,7 +14,7 @@ from tilewright.records import DType
 Places = tuple[Index, ...]
 
 # Operations whose operands have the kind of the result, and those of floats alone.
-_SAME = "add sub mul neg abs maximum minimum relu sign bitwise_and bitwise_or bitwise_xor bitwise_not fmax fmin"
+_SAME = "mul neg abs maximum minimum relu sign bitwise_and bitwise_or bitwise_xor bitwise_not fmax fmin"
 _FLOAT = """
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf erfc silu asin acos atan sinh
 cosh asinh acosh atanh mish log_sigmoid hardsigmoid hardswish atan2 lgamma digamma erfinv
@@ -188,6 +188,9 @@ def _shift(op: str, low: Lowering, result: Result, first: Value, second: Value) 
     return _pointwise(low, result, body)
 
 
+_POWERS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}  # with PyTorch's own ends: NaN of -inf, not 0
+
+
 @rule("pow")
 def _pow(low: Lowering, result: Result, base: Value, exponent: Value) -> Tensor:
     kind = kind_of(result.dtype)
@@ -199,8 +202,9 @@ def _pow(low: Lowering, result: Result, base: Value, exponent: Value) -> Tensor:
             for _ in range(int(exponent) - 1):
                 made = low.exprs.expr("mul", (made, one), kind)
             return made
-        if not isinstance(exponent, (Tensor, Size, Expr)) and exponent == 0.5:
-            return low.exprs.expr("sqrt", (one,), kind)
+        word = _POWERS.get(exponent) if isinstance(exponent, float) else None
+        if word is not None and kind != "int":
+            return low.exprs.expr(word, (one,), kind)
         return low.exprs.expr("pow", (one, low.exprs.convert(low.element(exponent, at), kind)), kind)
 
     return _pointwise(low, result, body)
@@ -303,9 +307,16 @@ def _lerp(low: Lowering, result: Result, first: Value, second: Value, weight: Va
     kind = _work_kind(low, result)
 
     def body(at: Places) -> Expr:
+        """From the nearer end, as PyTorch does: so that an infinity at the other is not taken off itself."""
         a, b, w = (low.exprs.convert(low.element(one, at), kind) for one in (first, second, weight))
         away = low.exprs.expr("sub", (b, a), kind)
-        return low.exprs.expr("add", (a, low.exprs.expr("mul", (w, away), kind)), kind)
+        rest = low.exprs.expr("sub", (low.exprs.constant(1.0, kind), w), kind)
+        from_a = low.exprs.expr("add", (a, low.exprs.expr("mul", (w, away), kind)), kind)
+        from_b = low.exprs.expr("sub", (b, low.exprs.expr("mul", (away, rest), kind)), kind)
+        if isinstance(weight, (int, float)):
+            return from_a if abs(weight) < 0.5 else from_b
+        small = low.exprs.expr("lt", (low.exprs.expr("abs", (w,), kind), low.exprs.constant(0.5, kind)), "bool")
+        return low.exprs.select(small, from_a, from_b)
 
     return _pointwise(low, result, body)
 

@@ -319,6 +319,11 @@ def _max_pool(
             tap = exprs.expr("trunc_div", (rest, exprs.size(later)), "int")
             rest = exprs.expr("remainder", (rest, exprs.size(later)), "int")
             start = exprs.position(at[dim - rank] * numbers[1][dim] - numbers[2][dim])
+            if numbers[2][dim]:  # of nothing but minus infinities, the first that lies in the tensor
+                spread = exprs.size(low.sizes.size(numbers[3][dim]))
+                before = exprs.expr("add", (exprs.expr("neg", (start,), "int"), exprs.size(numbers[3][dim] - 1)), "int")
+                first = exprs.expr("trunc_div", (before, spread), "int")
+                tap = exprs.expr("maximum", (tap, first), "int")
             reached = exprs.expr("add", (start, exprs.expr("mul", (tap, exprs.size(numbers[3][dim])), "int")), "int")
             scaled = exprs.expr("mul", (total, exprs.size(one.shape[dim - rank])), "int")
             total = exprs.expr("add", (scaled, reached), "int")

@@ -143,7 +143,7 @@ def _split(low: Lowering, results: Any, one: Tensor, sizes: Value, dim: int = 0)
 
 @rule("flip")
 def _flip(low: Lowering, result: Result, one: Tensor, dims: Value) -> Tensor:
-    for dim in dims:
+    for dim in dims if one.rank else ():
         last = one.shape[dim] - 1
         one = moved(one, one.shape, dim, lambda index, last=last: index * -1 + last)  # type: ignore[misc]
     return one

@@ -140,7 +140,7 @@ def _sums_ways(products: tuple[SumsWay, ...], convolutions: tuple[ConvolutionWay
 
 def _only_rows(chain: Chain) -> Answer:
     """Where algebra has left no product."""
-    (first, *more) = chain.rest
+    first, *more = chain.rest or (None,)
     if more or not isinstance(first, RowsStage):
         raise NotSupported("the playbook does not write several stages of rows without a product")
     program = first.program
