@@ -21,7 +21,7 @@ from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
-from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
+from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, Spread, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
@@ -95,8 +95,8 @@ def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
     kept = [varied[MOST_PROBED:], *([one for one in varied if one.size <= most] for most in _SMALL), varied[1:]]
     for names in dict.fromkeys(tuple(one.name for one in some) for some in kept):
         held = _holding(task, names)
-        for larger in (False, True):
-            probes = _with_neighbours(held, probes_of(held, larger))
+        for spread in Spread:
+            probes = _with_neighbours(held, probes_of(held, spread))
             if (whole := with_whole_numbers(task, probes)) is not None:
                 yield held, whole
             yield held, probes
@@ -149,8 +149,8 @@ def _fixed(task: Task, ask: Ask, kept: tuple[str, ...] = ()) -> TracedTask:
 
 def _varied(task: Task, ask: Ask) -> TracedTask | None:
     """Traces at sizes that differ; None where the reference does not take them, or does other things there."""
-    for larger in (False, True):
-        probes = probes_of(task, larger)
+    for spread in (Spread.SMALL, Spread.LARGE):
+        probes = probes_of(task, spread)
         try:
             traces = ask(TraceRequest(task, probes.probes))
             if same_graph(traces.traces):

@@ -105,14 +105,9 @@ class Lowering:
         self._texts = dimension_texts(self.task)
         for one in self.task.tensors:
             for place, name in enumerate(one.dimensions):
-                values = tuple(trace_of[name] for trace_of in self._sizes_of_calls)
+                values = tuple(call[name] for call in sizes.sizes_of_calls)
                 if len(set(values)) > 1 and not one.optional:
                     sizes.named(values, f"{one.name}.shape[{place}]")
-
-    @property
-    def _sizes_of_calls(self) -> list[dict[str, int]]:
-        own = self.task.sizes
-        return [own] if self.traced.probes.fixed else [*(one.sizes for one in self.traced.probes.probes), own]
 
     def run(self) -> Program:
         first = self.traces[0]
@@ -176,7 +171,7 @@ class Lowering:
         at_own = self._own.nodes[index].results[place] if self._own else None
         owns = at_own.shape if at_own else (None,) * len(first.shape)
         sizes = zip(zip(*shapes, strict=True), owns, strict=True)
-        shape = tuple(self.sizes.traced(values, target, value) for values, value in sizes)
+        shape = self.sizes.shape(tuple(self.sizes.traced(values, target, value) for values, value in sizes))
         if first.dtype not in _DTYPES:
             raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes")
         return Result(shape, _DTYPES[first.dtype])
@@ -207,18 +202,30 @@ class Lowering:
         numbers = tuple(float(one) for one in given if isinstance(one, (int, float)))
         if len(numbers) != len(given):
             raise NotSupported(f"the playbook does not understand {first!r} given to {target}")
-        ratio = self.sizes.ratio(numbers)
-        if ratio is not None:
-            above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
-            return self.exprs.expr("div", (above, below))
+        if (ratio := self._ratio(numbers)) is not None:
+            return ratio
         try:
             found = explain(numbers, without_whole_numbers(self.task, self.traced.probes), self._texts, target)
         except NotSupported:
-            power = of_powers(numbers, self.traced.probes, self.task, self.exprs)
+            power = of_powers(numbers, self.traced.probes, self.task, self.exprs) or self._root(numbers)
             if power is None:
                 raise
             return power
         return self.exprs.number(found.name, found.expression, "float")
+
+    def _ratio(self, numbers: tuple[float, ...]) -> Expr | None:
+        """The quotient of two sizes that took these values."""
+        if (ratio := self.sizes.ratio(numbers)) is None:
+            return None
+        above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
+        return self.exprs.expr("div", (above, below))
+
+    def _root(self, numbers: tuple[float, ...]) -> Expr | None:
+        """The square root of one, or what it is below zero."""
+        if (square := self._ratio(tuple(one * one for one in numbers))) is None:
+            return None
+        root = self.exprs.expr("sqrt", (square,))
+        return self.exprs.expr("neg", (root,)) if numbers[0] < 0 else root
 
     def _input(self, index: int, name: str) -> Tensor:
         result = self._result(index, 0)
