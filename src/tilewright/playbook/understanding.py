@@ -22,7 +22,7 @@ from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
 from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, Spread, TraceRequest, Traces, fixed_probe, probes_of
-from tilewright.records import Task
+from tilewright.records import Layout, Task
 from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import task_op_line
@@ -117,7 +117,8 @@ def _with_neighbours(task: Task, probes: ProbeSet) -> ProbeSet:
 def traced_task(task: Task, ask: Ask) -> TracedTask:
     """Traces at varied sizes where the graph stays the same; else one at the task's own."""
     for one in task.tensors:
-        if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
+        row_major = one.memory_order in ((), tuple(range(len(one.dimensions))))
+        if not row_major or one.layout not in (Layout.DENSE, Layout.UNALIGNED):
             raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
     varied = [one.name for one in task.free if one.varies]
     task = _holding(task, varied[MOST_PROBED:])

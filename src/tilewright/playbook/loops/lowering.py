@@ -244,12 +244,12 @@ class Lowering:
         if given.layout in (Layout.DENSE, Layout.UNALIGNED):
             return tuple(made)
         # Any strides: numbers of the plan, told from all others by values that nothing else has.
-        return tuple(
-            self.sizes.named(
-                tuple(one * 3 + 1_000_003 * (dim + 1) for one in size.values), f"{given.name}.stride[{dim}]"
-            )
-            for dim, size in enumerate(made)
-        )
+        first = 16 * [one.name for one in self.task.tensors].index(given.name)
+        strides = []
+        for dim, size in enumerate(made, first + 1):
+            values = tuple(one * 3 + 1_000_003 * dim + 7919 * call for call, one in enumerate(size.values))
+            strides.append(self.sizes.named(values, f"{given.name}.stride[{dim - first - 1}]"))
+        return tuple(strides)
 
     def fixed(self, given: Value, what: str) -> float:
         """A number that shapes the graph, and so must be the same in every call."""
@@ -280,7 +280,8 @@ class Lowering:
         loops = self.variables(tensor.shape)
         places = self.places(loops)
         own = name if role == "output" else self.fresh("changed")
-        buffer = self.program.buffer(own, tensor.shape, tensor.dtype, role)
+        strides = self.program.buffers[name].strides if role == "changed" else None
+        buffer = self.program.buffer(own, tensor.shape, tensor.dtype, role, strides)
         body = self.exprs.convert(tensor.at(places), kind_of(tensor.dtype))
         self.program.nodes.append(Node("pointwise", buffer, loops, body, places))
         self.program.outputs.append(own)

@@ -96,7 +96,7 @@ class SizeTable:
         self.count = len(traced.traces)
         own = traced.task.sizes
         ends = [] if traced.probes.fixed else _ends(traced.task)
-        self.sizes_of_calls = [*(one.sizes for one in traced.probes.probes), *ends, own] if ends else [own]
+        self.sizes_of_calls = [*(one.sizes for one in traced.probes.probes), *ends, own] if ends else [own, own]
         self.calls = len(self.sizes_of_calls)
         self._book = SizeBook(traced)
         self._ends = [_shapes(traced.task, sizes) for sizes in ends]
