@@ -369,9 +369,9 @@ def rms_norm_backward(x, w, grad):
 
 
 def group_norm_silu_backward(x, w, b, grad):
-    x, w, b = (one.detach().requires_grad_() for one in (x, w, b))
-    y = F.silu(F.group_norm(x, 2, w, b))
-    return torch.autograd.grad(y, (x, w, b), grad)
+    with torch.enable_grad():
+        x, w, b = (one.detach().requires_grad_() for one in (x, w, b))
+        return torch.autograd.grad(F.silu(F.group_norm(x, 2, w, b)), (x, w, b), grad)
 
 
 def swiglu_backward(a, b, grad):
@@ -380,8 +380,9 @@ def swiglu_backward(a, b, grad):
 
 
 def layer_norm_gelu_backward(x, w, grad):
-    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
-    return torch.autograd.grad(F.gelu(F.layer_norm(x, x.shape[-1:], w)), (x, w), grad)
+    with torch.enable_grad():
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        return torch.autograd.grad(F.gelu(F.layer_norm(x, x.shape[-1:], w)), (x, w), grad)
 
 
 # -- optimisers --
