@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
@@ -109,6 +109,7 @@ class Drawn:
     source: str
     shapes: dict[str, str]
     values: dict[str, str]
+    numbers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def outcome(drawn: Drawn, referee_of: EmulatedDevice | None = None, loops: bool 
     """What the playbook makes of the function; with a device, what the referee says of its files."""
     try:
         precheck(drawn.source, drawn.name)
-        task, reference = probed(drawn.source, drawn.name, drawn.shapes, values=drawn.values)
+        task, reference = probed(drawn.source, drawn.name, drawn.shapes, drawn.numbers, drawn.values)
     except (RefusedRequest, ReferenceProblem) as problem:
         return Outcome("no task", str(problem))
     except Exception:
@@ -267,7 +268,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--verify", type=int, default=0, help="every so many-th is verified; 0: none")
-    parser.add_argument("--loops", action="store_true", help="the loops' file alone, whatever family takes the function")
+    parser.add_argument(
+        "--loops", action="store_true", help="the loops' file alone, whatever family takes the function"
+    )
     options = parser.parse_args()
     found = outcomes(range(options.first, options.first + options.count), options.verify, options.loops)
     bad = {seed: one for seed, one in found.items() if one.word in ("traceback", "illegal plan", "rejected")}

@@ -48,7 +48,7 @@ def load_balance(logits, experts):
 
 
 def paged_decode(q, keys, values, table, lengths):
-    b, h, d = q.shape
+    d = q.shape[-1]
     k = keys[table].flatten(1, 2)
     v = values[table].flatten(1, 2)
     scores = torch.einsum("bhd,bthd->bht", q.float(), k.float()) / math.sqrt(d)
@@ -388,7 +388,9 @@ def layer_norm_gelu_backward(x, w, grad):
 # -- optimisers --
 
 
-def adamw(p, g, m, v, lr: float = 1e-3, b1: float = 0.9, b2: float = 0.95, eps: float = 1e-8, wd: float = 0.1, step: int = 10):
+def adamw(
+    p, g, m, v, lr: float = 1e-3, b1: float = 0.9, b2: float = 0.95, eps: float = 1e-8, wd: float = 0.1, step: int = 10
+):
     p.mul_(1 - lr * wd)
     m.mul_(b1).add_(g, alpha=1 - b1)
     v.mul_(b2).addcmul_(g, g, value=1 - b2)
@@ -465,13 +467,6 @@ def sampled(x, grid):
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
-def warped(image, flow):
-    n, _, h, w = image.shape
-    y, x = torch.meshgrid(torch.arange(h, device=flow.device), torch.arange(w, device=flow.device), indexing="ij")
-    at = torch.stack((2 * (x + flow[:, 0]) / max(w - 1, 1) - 1, 2 * (y + flow[:, 1]) / max(h - 1, 1) - 1), -1)
-    return F.grid_sample(image, at, align_corners=True, padding_mode="border")
-
-
 def convnext_block(x, dw, db, lw, lb, w1, b1, w2, b2, gamma):
     y = F.conv2d(x, dw, db, padding=3, groups=x.shape[1]).permute(0, 2, 3, 1)
     y = F.linear(F.gelu(F.linear(F.layer_norm(y, y.shape[-1:], lw, lb, 1e-6), w1, b1)), w2, b2)
@@ -481,12 +476,6 @@ def convnext_block(x, dw, db, lw, lb, w1, b1, w2, b2, gamma):
 def squeeze_excite(x, w1, w2):
     s = torch.sigmoid(F.relu(x.mean((2, 3)) @ w1.t()) @ w2.t())
     return x * s[:, :, None, None]
-
-
-def vector_quantise(x, codes):
-    away = x.pow(2).sum(-1, keepdim=True) - 2 * x @ codes.t() + codes.pow(2).sum(-1)
-    best = away.argmin(-1)
-    return codes[best], best
 
 
 def mel_features(spectrum, filters):

@@ -57,7 +57,6 @@ CHEAP = frozenset(one.name for one in TABLE if one.cheap)
 CHEAP |= frozenset((*_BITWISE, *_CASTS, *_NARROWED, "xor", "bit_not", "clamp_min", "clamp_max"))
 
 
-
 # -- names --
 
 # Words of C++ and CUDA, and of the kernels' own text: no tensor or value is called so there.

@@ -197,7 +197,9 @@ def spec_text(spec: TensorSpec) -> str:
 def option_words(arguments: Mapping[str, ArgumentValue]) -> list[str]:
     """`--shape x=4096x1024:bf16`, `--set eps=1e-05`: arguments as a command takes them."""
     given = {name: spec_text(one) for name, one in arguments.items() if isinstance(one, TensorSpec)}
-    shapes = [f"--shape {shlex.quote(f'{name}={text}') if ' ' in text else f'{name}={text}'}" for name, text in given.items()]
+    shapes = [
+        f"--shape {shlex.quote(f'{name}={text}') if ' ' in text else f'{name}={text}'}" for name, text in given.items()
+    ]
     numbers = {name: one for name, one in arguments.items() if not (one is None or isinstance(one, TensorSpec))}
     texts = {name: ",".join(map(str, one if isinstance(one, tuple) else (one,))) for name, one in numbers.items()}
     return shapes + [f"--set {name}={text.lower()}" for name, text in texts.items()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NotSupported, OtherAtTheLeast
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.loops.index import Atom, Index, Indices
 from tilewright.playbook.loops.ir import KINDS, Buffer, Expr, Exprs, Node, Program, kind_of
@@ -91,8 +91,8 @@ def wide(dtype: DType) -> DType:
 class Lowering:
     """One walk over a graph, in all of its calls at once; `program` is what it leaves."""
 
-    def __init__(self, traced: TracedTask, own: Trace | None = None) -> None:
-        self._own = own
+    def __init__(self, traced: TracedTask, own: Trace | None = None, least: Trace | None = None) -> None:
+        self._own, self._least = own, least
         sizes = SizeTable(traced)
         self.indices = Indices(sizes)
         self.exprs = Exprs(self.indices)
@@ -183,12 +183,21 @@ class Lowering:
         given = [of(trace.nodes[index]) for trace in self.traces]
         target = self.traces[0].nodes[index].target
         first = given[0]
+        least = of(self._least.nodes[index]) if self._least else None
         if isinstance(first, Items):
             lists = [one.values for one in given if isinstance(one, Items)]
             if len({len(one) for one in lists}) > 1:
                 raise NotSupported(f"the playbook cannot tell how the numbers given to {target} follow from the sizes")
-            return [self._single(tuple(one), target) for one in zip(*lists, strict=True)]
-        return self._single(tuple(one for one in given if not isinstance(one, Items)), target)
+            made = [self._single(tuple(one), target) for one in zip(*lists, strict=True)]
+            at_least = least.values if isinstance(least, Items) else ()
+        else:
+            made = [self._single(tuple(one for one in given if not isinstance(one, Items)), target)]
+            at_least = (least,) if not isinstance(least, Items) else ()
+        for one, number in zip(made, at_least, strict=False):
+            at_end = one.at_least if isinstance(one, Size) else one
+            if type(at_end) is int and type(number) is int and number != at_end:
+                raise OtherAtTheLeast(f"a number given to {target} is another at the least sizes")
+        return made if isinstance(first, Items) else made[0]
 
     def _single(self, given: tuple[Reference | Scalar, ...], target: str) -> Value:
         first = given[0]

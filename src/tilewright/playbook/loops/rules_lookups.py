@@ -212,13 +212,22 @@ def _index_copy(low: Lowering, result: Result, base: Tensor, dim: int, index: Te
 
 @rule("searchsorted")
 def _searchsorted(
-    low: Lowering, result: Result, ordered: Tensor, values: Tensor, *, right: bool = False, side: Value = None, **_: Value
+    low: Lowering,
+    result: Result,
+    ordered: Tensor,
+    values: Value,
+    *,
+    right: bool = False,
+    side: Value = None,
+    **_: Value,
 ) -> Tensor:
     return _places_among(low, result, ordered, values, right or side == "right")
 
 
 @rule("bucketize")
-def _bucketize(low: Lowering, result: Result, values: Value, ordered: Tensor, *, right: bool = False, **_: Value) -> Tensor:
+def _bucketize(
+    low: Lowering, result: Result, values: Value, ordered: Tensor, *, right: bool = False, **_: Value
+) -> Tensor:
     return _places_among(low, result, ordered, values, right)
 
 
@@ -273,7 +282,9 @@ def _ordered(low: Lowering, result: Any, one: Tensor, dim: int, descending: bool
     values = low.program.buffer(low.fresh("o"), result[0].shape, one.dtype if one.exact else wide(one.dtype))
     places = low.program.buffer(low.fresh("o"), result[0].shape, DType.I64)
     op = "descending" if descending else "ascending"
-    low.program.nodes.append(Node("sort", values, loops, low.element(one, at), at, loops[-1:], op, places))
+    body = low.element(one, at)
+    body = low.exprs.convert(body, "int") if body.kind == "bool" else body
+    low.program.nodes.append(Node("sort", values, loops, body, at, loops[-1:], op, places))
     made = low.read(values)
     return Tensor(made.shape, one.dtype, made.at, one.exact), low.read(places)
 
@@ -301,7 +312,9 @@ def _sort(
 
 @rule("kthvalue")
 def _kth(low: Lowering, result: Any, one: Tensor, count: int, dim: int = -1, keep: bool = False) -> Value:
-    dim = dim % max(one.rank, 1)
+    if not one.rank:
+        return _ordered(low, result, one, dim, False)
+    dim = dim % one.rank
     shape = tuple(low.sizes.size(count) if place == dim else size for place, size in enumerate(one.shape))
     values, places = _ordered(low, (Result(shape, one.dtype), None), one, dim, False)
     last = low.indices.number(count - 1)

@@ -16,7 +16,6 @@ from tilewright.records import DType
 Places = tuple[Index, ...]
 
 
-
 def _pointwise(low: Lowering, result: Result, body: Callable[[Places], Expr]) -> Tensor:
     return low.compute(result.shape, result.dtype, lambda at: low.narrowed(body(at), result.dtype))
 
@@ -125,11 +124,12 @@ def _rounded(op: str) -> Rule:
 def _tested(op: str) -> Rule:
     def made(low: Lowering, result: Result, one: Tensor) -> Tensor:
         if not one.dtype.is_float:
-            zero = low.exprs.constant(0, "int")
+            exprs = low.exprs
 
             def whole(at: Places) -> Expr:
-                value = low.exprs.convert(low.element(one, at), "int")
-                return low.exprs.expr("lt", (value, zero), "bool") if op == "signbit" else low.exprs.constant(False, "bool")
+                if op != "signbit":
+                    return exprs.constant(False, "bool")
+                return exprs.expr("lt", (exprs.convert(low.element(one, at), "int"), exprs.constant(0, "int")), "bool")
 
             return low.compute(result.shape, result.dtype, whole)
         return _pointwise(low, result, lambda at: low.exprs.expr(op, (low.element(one, at),), "bool"))

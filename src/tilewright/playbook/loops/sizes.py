@@ -35,6 +35,11 @@ class Size:
         return self.values[-1]
 
     @property
+    def at_least(self) -> int:
+        """Where every dimension is as small as it may be."""
+        return self.values[min(self.table.count, len(self.values) - 1)]
+
+    @property
     def literal(self) -> int | None:
         first = self.values[0]
         return first if self.values.count(first) == len(self.values) else None
