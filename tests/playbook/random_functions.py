@@ -1,9 +1,10 @@
 """Random PyTorch functions, and what the playbook makes of each: a file whose plan holds, or a refusal in a sentence.
 
-    python -m tests.playbook.random_functions [--count 1000] [--first 0] [--verify 0]
+    python -m tests.playbook.random_functions [--count 1000] [--first 0] [--verify 0] [--loops]
 
-A function is drawn step by step, and every step is run: what PyTorch refuses is drawn again. `--verify` puts every so
-many-th function's files before the referee too.
+A function is drawn step by step, and every step is run: what PyTorch refuses is drawn again. Inputs are of any dtype,
+some lie in memory in another order of dimensions or with gaps. `--verify` puts every so many-th function's files before
+the referee too; `--loops` asks for the loops' file alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
@@ -26,8 +27,8 @@ from tilewright.kernel_file import Evaluation
 from tilewright.playbook.errors import precheck
 from tilewright.playbook.file_text import with_least_sizes
 from tilewright.playbook.tracing import trace
-from tilewright.playbook.understanding import answer
-from tilewright.records import PROFILES, BadPlan, Case, Rejected, Task
+from tilewright.playbook.understanding import answer, any_graph
+from tilewright.records import PROFILES, BadPlan, Case, Rejected, Task, TensorSpec
 from tilewright.reference import ReferenceProblem
 from tilewright.tasks import task_op_line
 from tilewright.tasks.errors import RefusedRequest
@@ -36,7 +37,11 @@ from tilewright.verify.candidate import Candidate, Times
 from tilewright.verify.cases import plan_cases
 
 _MOST_ELEMENTS = 1 << 16
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64}
+_DTYPES |= {"i32": torch.int32, "i64": torch.int64, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool}
+_DTYPES |= {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+_MAIN = ("f32", "f32", "f32", "f32", "bf16", "f16", "f64")
+_ODD = ("i32", "i8", "u8", "bool", "f64", "f8e4m3", "f8e5m2", "f16")
 _SIZES = (1, 2, 3, 5, 8, 12, 16, 24, 32, 33, 64, 128)
 
 # {a} and {b} are values drawn so far, {d} a dimension of {a}, {n} a small number, {f} a plain one, {i} an index tensor.
@@ -104,6 +109,7 @@ class Drawn:
     source: str
     shapes: dict[str, str]
     values: dict[str, str]
+    numbers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,22 +146,35 @@ def draw(seed: int) -> Drawn:
 
 
 def _inputs(random: Random) -> tuple[dict[str, torch.Tensor], dict[str, str], dict[str, str]]:
-    dtype = random.choice(("f32", "f32", "f32", "bf16", "f16"))
+    dtype = random.choice(_MAIN)
     rank = random.choice((1, 2, 2, 2, 3, 3, 4))
     main = tuple(random.choice(_SIZES[2 if rank > 3 else 4 :][:7]) for _ in range(rank))
-    tensors = {"x": torch.randn(main).to(_DTYPES[dtype])}
+    made = {"x": (main, dtype)}
     values = {}
     for name in "wv"[: random.choice((0, 1, 1, 2))]:
         shape = random.choice((main, main, main[-1:], (main[-1], random.choice(_SIZES)), (*main[:-1], 1), main[::-1]))
-        tensors[name] = torch.randn(shape).to(_DTYPES[random.choice((dtype, dtype, dtype, "f32"))])
+        made[name] = shape, random.choice((dtype, dtype, dtype, "f32", random.choice(_ODD)))
+    shapes = {name: f"{'x'.join(map(str, shape))}:{kind}{_lain(random, shape)}" for name, (shape, kind) in made.items()}
     if random.random() < 0.3:
-        least = main[0]
         shape = random.choice(((random.choice(_SIZES),), main[:1], main[:2]))
-        tensors["i"] = torch.randint(0, least, shape, dtype=random.choice((torch.int64, torch.int32)))
-        values["i"] = f"integers:0:{least}"
-    words = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32"}
-    shapes = {name: f"{'x'.join(map(str, one.shape))}:{words[one.dtype]}" for name, one in tensors.items()}
-    return tensors, shapes, values
+        shapes["i"] = f"{'x'.join(map(str, shape))}:{random.choice(('i64', 'i32'))}"
+        values["i"] = f"integers:0:{main[0]}"
+    return {name: _tensor(TensorSpec.parse(text), main[0]) for name, text in shapes.items()}, shapes, values
+
+
+def _lain(random: Random, shape: tuple[int, ...]) -> str:
+    """How a tensor lies in memory: mostly row by row."""
+    if len(shape) < 2 or random.random() < 0.75:
+        return ""
+    order = random.sample(range(len(shape)), len(shape))
+    return random.choice((f" order {' '.join(map(str, order))}", " strided"))
+
+
+def _tensor(spec: TensorSpec, most: int) -> torch.Tensor:
+    dtype = _DTYPES[spec.dtype.value]
+    content = torch.randn(spec.shape) if dtype.is_floating_point else torch.randint(0, most, spec.shape)
+    laid = torch.empty_strided(spec.shape, spec.stride, dtype=dtype)
+    return laid.copy_(content.to(dtype))
 
 
 def _step(random: Random, tensors: dict[str, torch.Tensor]) -> str:
@@ -171,19 +190,19 @@ def _step(random: Random, tensors: dict[str, torch.Tensor]) -> str:
 # -- what becomes of them --
 
 
-def outcome(drawn: Drawn, referee_of: EmulatedDevice | None = None) -> Outcome:
+def outcome(drawn: Drawn, referee_of: EmulatedDevice | None = None, loops: bool = False) -> Outcome:
     """What the playbook makes of the function; with a device, what the referee says of its files."""
     try:
         precheck(drawn.source, drawn.name)
-        task, reference = probed(drawn.source, drawn.name, drawn.shapes, values=drawn.values)
+        task, reference = probed(drawn.source, drawn.name, drawn.shapes, drawn.numbers, drawn.values)
     except (RefusedRequest, ReferenceProblem) as problem:
         return Outcome("no task", str(problem))
     except Exception:
         return Outcome("traceback", traceback.format_exc(limit=-4))
-    return _written(task, reference, referee_of)
+    return _written(task, reference, referee_of, loops)
 
 
-def _written(task: Task, reference: HereReference, device: EmulatedDevice | None) -> Outcome:
+def _written(task: Task, reference: HereReference, device: EmulatedDevice | None, loops: bool) -> Outcome:
     def ask(request: object) -> object:
         try:
             return trace(reference.function, request)  # type: ignore[arg-type]
@@ -191,7 +210,7 @@ def _written(task: Task, reference: HereReference, device: EmulatedDevice | None
             raise ReferenceProblem(str(error)) from error
 
     try:
-        found = answer(task, ask)  # type: ignore[arg-type]
+        found = (any_graph if loops else answer)(task, ask)  # type: ignore[arg-type]
         steps = {one.id: one for step in found.every for one in (step, step.safer, step.polished) if one is not None}
         texts = {name: with_least_sizes(step.write(task_op_line(task)), task) for name, step in steps.items()}
     except RefusedRequest as problem:
@@ -233,14 +252,14 @@ def _verified(task: Task, texts: dict[str, str], device: EmulatedDevice) -> Outc
     return Outcome("verified", ", ".join(texts))
 
 
-def outcomes(seeds: Iterable[int], verify_every: int = 0) -> dict[int, Outcome]:
+def outcomes(seeds: Iterable[int], verify_every: int = 0, loops: bool = False) -> dict[int, Outcome]:
     found: dict[int, Outcome] = {}
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch, EmulatedDevice(PROFILES["H200"]) as device:
         ask_here(patch)
         for seed in seeds:
             judged = device if verify_every and seed % verify_every == 0 else None
-            found[seed] = outcome(draw(seed), judged)
+            found[seed] = outcome(draw(seed), judged, loops)
     return found
 
 
@@ -249,8 +268,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--verify", type=int, default=0, help="every so many-th is verified; 0: none")
+    parser.add_argument(
+        "--loops", action="store_true", help="the loops' file alone, whatever family takes the function"
+    )
     options = parser.parse_args()
-    found = outcomes(range(options.first, options.first + options.count), options.verify)
+    found = outcomes(range(options.first, options.first + options.count), options.verify, options.loops)
     bad = {seed: one for seed, one in found.items() if one.word in ("traceback", "illegal plan", "rejected")}
     for seed, one in bad.items():
         print(f"-- {one.word}: {draw(seed).source}{draw(seed).shapes}\n{one.said}\n")

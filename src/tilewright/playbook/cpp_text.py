@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.playbook import row_program
 from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS
+from tilewright.playbook.elementwise import TABLE
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction, RowProgram
 from tilewright.records import DType
 from tilewright.records.gpu import reached
@@ -36,41 +37,24 @@ class Text:
         return self.text if self.precedence >= precedence else f"({self.text})"
 
 
-_SIGNS = {
-    SUM: {"add": "+", "sub": "-"},
-    PRODUCT: {"mul": "*", "div": "/"},
-    EQUALITY: {"eq": "==", "ne": "!=", "xor": "!="},  # the last of booleans
-    ORDER: {"lt": "<", "le": "<=", "gt": ">", "ge": ">="},
-    AND: {"and": "&&"},
-    OR: {"or": "||"},
-}
-_INFIX = {name: (sign, precedence) for precedence, signs in _SIGNS.items() for name, sign in signs.items()}
+_PRECEDENCES = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "==": EQUALITY, "!=": EQUALITY, "&&": AND, "||": OR}
+_PRECEDENCES |= dict.fromkeys(("<", "<=", ">", ">="), ORDER)
+_SIGNS = {one.name: one.loops[4:-4] for one in TABLE if one.loops[:4] == "{0} " and one.loops[-4:] == " {1}"}
+_INFIX = {name: (sign, _PRECEDENCES[sign]) for name, sign in _SIGNS.items() if sign in _PRECEDENCES}
+_INFIX |= {"xor": ("!=", EQUALITY)}  # of booleans
 # Of whole numbers, with brackets around every operand that has an operator: hardly anyone knows their precedences.
 _BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "left_shift": "<<", "right_shift": ">>"}
 
-_WITH_F = """
-exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc
-floor ceil trunc pow atan2 fmod fmin fmax
-"""
-
-_LANGUAGE = {
-    **{name: f"{name}f" for name in _WITH_F.split()},
-    "round": "rintf",
-    "isnan": "isnan",
-    "isinf": "isinf",
-}
+_LANGUAGE = {one.name: one.rows for one in TABLE if one.rows}
 
 _CASTS = {"to_float": "float", "to_int": "long long"}
 # What a narrower type keeps of a whole number; computed with it is as wide as before.
 _NARROWED = {"to_i32": "int", "to_i16": "short", "to_i8": "signed char", "to_u8": "unsigned char"}
 
-_CHEAP_FUNCTIONS = """
-abs neg bit_not relu where clamp_min clamp_max not to_bool leaky_relu maximum minimum sign fmin fmax floor ceil trunc
-round isnan isinf hardswish hardsigmoid
-"""
 _LOGARITHMS = ("log", "divergence")
 # All others are too dear to be done twice where the result can be kept.
-CHEAP = frozenset((*_INFIX, *_BITWISE, *_CASTS, *_NARROWED, *_CHEAP_FUNCTIONS.split())) - {"div"}
+CHEAP = frozenset(one.name for one in TABLE if one.cheap)
+CHEAP |= frozenset((*_BITWISE, *_CASTS, *_NARROWED, "xor", "bit_not", "clamp_min", "clamp_max"))
 
 
 # -- names --
@@ -92,25 +76,7 @@ step element next held loaded max min abs exp log sin cos tan pow sqrt tanh erf 
 """
 TAKEN = frozenset(_TAKEN_WORDS.split())
 
-_OF_OP = {
-    "exp": "exponential",
-    "rsqrt": "scale",
-    "reciprocal": "inverse",
-    "sqrt": "root",
-    "sub": "difference",
-    "add": "total",
-    "mul": "product",
-    "div": "quotient",
-    "log": "logarithm",
-    "abs": "size",
-    "neg": "negated",
-    "where": "chosen",
-    "to_float": "as_float",
-    "to_int": "as_int",
-    "to_bool": "flag",
-    "clamp_min": "clamped",
-    "clamp_max": "clamped",
-}
+_OF_OP = {one.name: one.word for one in TABLE if one.word} | dict.fromkeys(("clamp_min", "clamp_max"), "clamped")
 
 _OF_REDUCTION = {
     Reduction.SUM: "sum",
@@ -178,7 +144,7 @@ class Namer:
             return "centered"
         if value.op == "sub" and isinstance(second, Reduce):
             return "shifted"
-        return _OF_OP.get(value.op, "flag" if value.op in ("lt", "le", "gt", "ge", "eq", "ne") else f"{value.op}_value")
+        return _OF_OP.get(value.op, f"{value.op}_value")
 
     def _value(self, index: int) -> row_program.Value:
         return self._program.values[index]

@@ -17,6 +17,10 @@ class NotSupported(PlaybookProblem):
         super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
+class OtherAtTheLeast(NotSupported):
+    """A number that follows from sizes is another where they are as small as they may be: `max(n - 1, 1)`."""
+
+
 # -- refused before anything is traced --
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (

@@ -6,17 +6,12 @@ import math
 from collections.abc import Callable
 
 from tilewright.playbook.axes import ONE
+from tilewright.playbook.elementwise import Takes, named
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
 from tilewright.playbook.row_program import Constant, LaunchNumber, NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
-# Operations of one operand that have the same name in the program; what they take is made a float.
-_FLOAT_UNARY = """
-exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc
-sigmoid silu mish hardswish hardsigmoid isnan isinf reciprocal
-"""
-_BINARY = "mul maximum minimum fmin fmax eq ne lt le gt ge"
 _ROUNDINGS = {"bfloat16": "bf16", "float16": "f16"}  # the dtypes that a cast to rounds, and the operation that does
 _LOSING = {"float32", "float64", "bfloat16", "float16", "int64", "int32", "int16"}  # with numbers that those have not
 _MOVED = """
@@ -336,12 +331,10 @@ POINTWISE_RULES: dict[str, Rule] = {
     **dict.fromkeys(("_to_copy", "convert_element_type"), _cast),
     "copy": _of(2, lambda low, target, value: value),  # what is written over a tensor
     **dict.fromkeys(_SAME, lambda low, node: low.item(node, 0)),
-    **{name: _float(name, 1) for name in _FLOAT_UNARY.split()},
-    **{name: _plain(name, 1) for name in ("abs", "neg", "relu", "sign")},
-    **{name: _rounding(name) for name in ("floor", "ceil", "trunc")},
+    **{one.name: _float(one.name, one.operands) for one in named(Takes.FLOATS, Takes.TESTED, in_rows=True)},
+    **{one.name: _plain(one.name, one.operands) for one in named(Takes.SAME, Takes.COMPARED, in_rows=True)},
+    **{one.name: _rounding(one.name) for one in named(Takes.ROUNDED, in_rows=True)},
     "round": _round,
-    **{name: _plain(name, 2) for name in _BINARY.split()},
-    "atan2": _float("atan2", 2),
     **{name: _of_whole(name, f"whole_{name}") for name in ("fmod", "remainder")},
     **dict.fromkeys(("__lshift__", "bitwise_left_shift"), _shift("left_shift")),
     **dict.fromkeys(("__rshift__", "bitwise_right_shift"), _shift("right_shift")),

@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from tilewright.records import Dimension, NumberInput, ScalarType, Task
 
 _TOLERANCE = 2e-7  # a number may have been rounded to f32 on its way
 _OWN_TOLERANCE = 1e-12  # what follows from several arguments is told by its last places: 1 - lr * wd is nearly 1
+_COPIES = ("_to_copy", "index_copy")  # no views whose results are copied
 MOST_CONSTANTS = 4096  # elements of a tensor of constants that are read
 _GREATEST_POWER = 16  # the plan has no powers, only products
 
@@ -183,8 +185,9 @@ def _name(target: Any) -> str:
     if target is operator.getitem:
         return "getitem"
     words = str(target).split(".")
-    known = words[0] in ("aten", "prims") and len(words) > 1
-    return words[1].removesuffix("_copy") if known and words[1] != "_to_copy" else words[1] if known else str(target)
+    if words[0] not in ("aten", "prims") or len(words) < 2:
+        return str(target)
+    return words[1] if words[1] in _COPIES else words[1].removesuffix("_copy")
 
 
 def _records(module: Any, names: tuple[str, ...]) -> Trace:
@@ -258,16 +261,25 @@ _SIZES = (
     *(38, 94, 61, 37, 97, 53, 113, 43, 62, 122, 58, 146, 74, 106, 131, 71, 59, 149, 82, 134, 79, 67, 166, 86),
     *(89, 118, 101, 142, 103, 158, 107, 109, 178, 127, 137, 139),
 )
+_ALIKE = 16  # times a size, and a little more that differs from size to size
 MOST_PROBED = len(_SIZES) // 3  # dimensions that can have a size of their own in every call
 
 
-def probes_of(task: Task, larger: bool = False) -> ProbeSet:
-    """Three calls whose sizes and float arguments all differ; `larger` where small sizes are too small for it."""
+class Spread(str, Enum):
+    """Which sizes a function is called at."""
+
+    SMALL = "small"
+    LARGE = "large"  # where small ones are too small for it
+    ALIKE = "alike"  # multiples of the task's own: a filter stays smaller than the image
+
+
+def probes_of(task: Task, spread: Spread = Spread.SMALL) -> ProbeSet:
+    """Three calls whose sizes and float arguments all differ."""
     probes: list[Probe] = []
     primes = iter(_SIZES)
     floats = [one for one in task.numbers if one.type is ScalarType.FLOAT and one.value]
     for call in range(3):
-        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), larger) for one in task.free}
+        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), spread) for one in task.free}
         # Each by a step of its own: the quotient of two numbers that grew alike would look like a constant.
         steps = (((0.0, 1.0, -1.0)[call] / (16 + (1 + call) * place)) for place in itertools.count())
         numbers = {one.name: _near(one, step) for one, step in zip(floats, steps, strict=False)}
@@ -275,9 +287,11 @@ def probes_of(task: Task, larger: bool = False) -> ProbeSet:
     return ProbeSet(tuple(probes))
 
 
-def _probed(one: Dimension, prime: int, larger: bool) -> int:
+def _probed(one: Dimension, prime: int, spread: Spread) -> int:
     """A small size that the dimension takes; one that begins with a wide window holds several of them."""
-    size = one.multiple_of * (prime * 8 + prime % 2 if larger or one.at_least > 8 else prime)
+    if spread is Spread.ALIKE:
+        return one.permitted(one.size * _ALIKE + one.multiple_of * (prime // 6))
+    size = one.multiple_of * (prime * 8 + prime % 2 if spread is Spread.LARGE or one.at_least > 8 else prime)
     return size if one.takes(size) else one.permitted(one.at_least + size)
 
 

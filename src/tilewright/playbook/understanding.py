@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook.attention_family import ATTENTION
 from tilewright.playbook.chains import ROWS
 from tilewright.playbook.class_losses.structures import CLASS_LOSSES
 from tilewright.playbook.convolutions.reading import held_dimensions
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, TracedTask
+from tilewright.playbook.errors import NotSupported, OtherAtTheLeast
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.file_text import with_least_sizes
 from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
@@ -21,8 +23,18 @@ from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
-from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
-from tilewright.records import Task
+from tilewright.playbook.tracing import (
+    MOST_PROBED,
+    Probe,
+    ProbeSet,
+    Spread,
+    Trace,
+    TraceRequest,
+    Traces,
+    fixed_probe,
+    probes_of,
+)
+from tilewright.records import Layout, Task
 from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import task_op_line
@@ -83,10 +95,37 @@ def any_graph(task: Task, ask: Ask) -> Answer:
             *traces, own = ask(TraceRequest(held, (*probes.probes, Probe(task.sizes, {})), KEPT)).traces
             if same_graph(tuple(traces)):
                 alike = same_graph((traces[0], own))  # small sizes may be read otherwise, by another name for a view
-                return loops_answer(TracedTask(held, tuple(traces), probes), own if alike else None)
+                least = _at_the_least(held, probes, ask)
+                least = least if least and same_graph((traces[0], least)) else None
+                try:
+                    return loops_answer(TracedTask(held, tuple(traces), probes), own if alike else None, least)
+                except OtherAtTheLeast:
+                    two = _from_two(held)
+                    found = loops_answer(TracedTask(two, tuple(traces), probes), own if alike else None)
+                    draft = replace(found.draft, write=partial(_with_least_sizes, found.draft, two))
+                    return replace(found, draft=draft, every=(draft,))
         except (ReferenceProblem, NotSupported):
             pass  # what follows from nothing known; anything else comes again at the own sizes
     return loops_answer(_fixed(task, ask, KEPT))
+
+
+def _at_the_least(task: Task, probes: ProbeSet, ask: Ask) -> Trace | None:
+    """The graph where every size is the least that the task takes; None where the function has none there."""
+    sizes = {one.name: one.permitted(1) if one.varies else one.size for one in task.free}
+    try:
+        return ask(TraceRequest(task, (Probe(task.complete(sizes), probes.probes[0].numbers),), KEPT)).traces[0]
+    except (ReferenceProblem, NotSupported):
+        return None
+
+
+def _from_two(task: Task) -> Task:
+    """The task without sizes of 1."""
+    dimensions = (replace(one, at_least=max(2, one.at_least)) if one.varies else one for one in task.dimensions)
+    return replace(task, dimensions=following(tuple(dimensions)))
+
+
+def _with_least_sizes(draft: Structure, task: Task, op_line: str) -> str:
+    return with_least_sizes(draft.write(op_line), task)
 
 
 def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
@@ -95,8 +134,8 @@ def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
     kept = [varied[MOST_PROBED:], *([one for one in varied if one.size <= most] for most in _SMALL), varied[1:]]
     for names in dict.fromkeys(tuple(one.name for one in some) for some in kept):
         held = _holding(task, names)
-        for larger in (False, True):
-            probes = _with_neighbours(held, probes_of(held, larger))
+        for spread in Spread:
+            probes = _with_neighbours(held, probes_of(held, spread))
             if (whole := with_whole_numbers(task, probes)) is not None:
                 yield held, whole
             yield held, probes
@@ -117,7 +156,8 @@ def _with_neighbours(task: Task, probes: ProbeSet) -> ProbeSet:
 def traced_task(task: Task, ask: Ask) -> TracedTask:
     """Traces at varied sizes where the graph stays the same; else one at the task's own."""
     for one in task.tensors:
-        if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
+        row_major = one.memory_order in ((), tuple(range(len(one.dimensions))))
+        if not row_major or one.layout not in (Layout.DENSE, Layout.UNALIGNED):
             raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
     varied = [one.name for one in task.free if one.varies]
     task = _holding(task, varied[MOST_PROBED:])
@@ -149,8 +189,8 @@ def _fixed(task: Task, ask: Ask, kept: tuple[str, ...] = ()) -> TracedTask:
 
 def _varied(task: Task, ask: Ask) -> TracedTask | None:
     """Traces at sizes that differ; None where the reference does not take them, or does other things there."""
-    for larger in (False, True):
-        probes = probes_of(task, larger)
+    for spread in (Spread.SMALL, Spread.LARGE):
+        probes = probes_of(task, spread)
         try:
             traces = ask(TraceRequest(task, probes.probes))
             if same_graph(traces.traces):

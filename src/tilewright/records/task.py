@@ -15,7 +15,7 @@ from tilewright.records.formulas import SizeFormula
 from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.records.json_form import to_json
 from tilewright.records.steps import ScalarType
-from tilewright.records.tensors import TensorSpec
+from tilewright.records.tensors import TensorSpec, strides_in
 
 # -- backward tasks --
 
@@ -466,12 +466,9 @@ def _spec(one: TensorInput, sizes: Mapping[str, int]) -> TensorSpec:
         plain = replace(plain, alignment=one.dtype.itemsize)
     if not one.memory_order and one.layout not in (*_PADDING, Layout.SPREAD):
         return plain
-    stride = [0] * len(shape)
-    step, padding = 2 if one.layout is Layout.SPREAD else 1, _PADDING.get(one.layout, 0)
-    for index in reversed(one.memory_order or range(len(shape))):
-        stride[index] = step
-        step, padding = step * max(shape[index], 1) + padding, 0
-    return replace(plain, stride=tuple(stride))
+    order = one.memory_order or tuple(range(len(shape)))
+    step = 2 if one.layout is Layout.SPREAD else 1
+    return replace(plain, stride=strides_in(shape, order, _PADDING.get(one.layout, 0), step))
 
 
 _PADDING = {Layout.PADDED: 16, Layout.ODD: 3}

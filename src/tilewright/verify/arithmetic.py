@@ -407,7 +407,7 @@ def perturbed_inputs(tensors: dict[str, torch.Tensor], roundings: Roundings, see
     generator.manual_seed(seed)
     moved = {}
     for name, tensor in tensors.items():
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() and tensor.element_size() > 1:  # 8 bits are exact, and not multiplied with
             tensor = tensor * _near_one(tensor, roundings.work, generator)
         moved[name] = tensor
     return moved

@@ -26,6 +26,7 @@ from tilewright.verify.arithmetic import (
     Roundings,
     perturbed_inputs,
 )
+from tilewright.verify.own_dtypes import OwnDtypes
 from tilewright.verify.tolerance import Expected, Order
 
 Tensors = dict[str, torch.Tensor]
@@ -119,11 +120,13 @@ def expectations(
     first_seed: int = 1,
     wider: float = 1.0,
     known: Unperturbed | None = None,
+    own_casts: bool = False,
 ) -> list[Expected]:
     """Every result of the reference: at its dtype, in f64, and `moves` times in f64 with perturbations, `wider` times
     the usual ones.
 
-    `known` is the unperturbed part where it was computed already.
+    `known` is the unperturbed part where it was computed already. With `own_casts` every second perturbed run casts to
+    the dtypes of the inputs where the reference asks them for theirs.
     """
     known = known or unperturbed(call, tensors)
     # f64 only where everything is f64: a kernel of mixed types may work in f32.
@@ -134,7 +137,10 @@ def expectations(
     if moves is None:
         moves = _MOVES_OF_LARGE if sum(one.numel() for one in tensors.values()) > _LARGE else _MOVES
     return known.expected(
-        [_perturbed_results(call, tensors, known.width, roundings, first_seed + number) for number in range(moves)]
+        [
+            _perturbed_results(call, tensors, known.width, roundings, seed, own_casts and seed % 4 < 2)
+            for seed in range(first_seed, first_seed + moves)
+        ]
     )
 
 
@@ -160,7 +166,7 @@ def _truth(call: Call, tensors: Tensors, own: Results) -> tuple[torch.dtype | No
 
 
 def _perturbed_results(
-    call: Call, tensors: Tensors, width: torch.dtype | None, roundings: Roundings, seed: int
+    call: Call, tensors: Tensors, width: torch.dtype | None, roundings: Roundings, seed: int, own_casts: bool = False
 ) -> Results:
     if width is None:
         return _in_arithmetic(call, tensors, torch.float32, Arithmetic(torch.float32, roundings, seed))
@@ -173,7 +179,11 @@ def _perturbed_results(
             low, high = one.aminmax()
             if bool(low >= 0) and float(high) == 1.0:  # perhaps probabilities, which must not exceed 1
                 wide[name].clamp_(max=1.0)
-    return _in_arithmetic(call, wide, width, Arithmetic(width, roundings, seed))
+    arithmetic = Arithmetic(width, roundings, seed)
+    if not own_casts:
+        return _in_arithmetic(call, wide, width, arithmetic)
+    with OwnDtypes(wide, {name: one.dtype for name, one in tensors.items()}):
+        return _in_arithmetic(call, wide, width, arithmetic)
 
 
 def _in_arithmetic(call: Call, tensors: Tensors, width: torch.dtype, arithmetic: Arithmetic) -> Results:

@@ -27,7 +27,7 @@ class Recheck:
     largest terms are nearly equal, or a value cut off at zero. The second look perturbs everything more often and
     further; if one in a hundred thousand is still wrong, the third perturbs those three times as often. Elements that
     share one rounding, such as means of a convolution, move little together: many that are wrong, but not grossly, are
-    rechecked with more perturbations of the usual size.
+    rechecked with more perturbations of the usual size. Half of these runs repeat casts to the inputs' own dtypes.
     """
 
     call: Call
@@ -37,7 +37,7 @@ class Recheck:
 
     def second(self, wider: float = _WIDER_AGAIN) -> list[Expected]:
         given = (self.call, self.tensors, self.precision)
-        return expectations(*given, moves=_MOVES_AGAIN, first_seed=self.first_seed, wider=wider)
+        return expectations(*given, moves=_MOVES_AGAIN, first_seed=self.first_seed, wider=wider, own_casts=True)
 
     def third(self, expected: list[Expected], wrong: Sequence[torch.Tensor]) -> list[Expected]:
         """What `second` expects, with the wrong elements at the furthest of many perturbations."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 import string
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,13 +188,18 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def spec_text(spec: TensorSpec) -> str:
-    """`4096x1024:bf16`."""
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+    """`4096x1024:bf16`, and how it lies in memory where that is not row by row."""
+    order = f" order {' '.join(map(str, spec.order))}" if spec.order else ""
+    strided = "" if spec.is_dense else " strided"
+    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}{order}{strided}"
 
 
 def option_words(arguments: Mapping[str, ArgumentValue]) -> list[str]:
     """`--shape x=4096x1024:bf16`, `--set eps=1e-05`: arguments as a command takes them."""
-    shapes = [f"--shape {name}={spec_text(one)}" for name, one in arguments.items() if isinstance(one, TensorSpec)]
+    given = {name: spec_text(one) for name, one in arguments.items() if isinstance(one, TensorSpec)}
+    shapes = [
+        f"--shape {shlex.quote(f'{name}={text}') if ' ' in text else f'{name}={text}'}" for name, text in given.items()
+    ]
     numbers = {name: one for name, one in arguments.items() if not (one is None or isinstance(one, TensorSpec))}
     texts = {name: ",".join(map(str, one if isinstance(one, tuple) else (one,))) for name, one in numbers.items()}
     return shapes + [f"--set {name}={text.lower()}" for name, text in texts.items()]

@@ -169,6 +169,23 @@ template <typename T> __device__ __forceinline__ T digamma(T v) {
   return turned + sum + log(v) - T(0.5) / v - series;
 }
 
+// A modified Bessel function of this order without its growth; of large numbers by its asymptotic series.
+template <int ORDER, typename T> __device__ __forceinline__ T scaled(T value, T v) {
+  const T x = fabs(v), m = T(4 * ORDER * ORDER), z = T(1) / (T(8) * x);
+  if (x < T(sizeof(T) == 4 ? 60 : 600)) return value * exp(-x);
+  const T third = T(1) - (m - T(25)) * z / 3 * (T(1) - (m - T(49)) * z / 4), second = T(1) - (m - T(9)) * z / 2 * third;
+  const T size = (T(1) - (m - T(1)) * z * second) / sqrt(T(6.28318530717958648) * x);
+  return ORDER % 2 && v < T(0) ? -size : size;
+}
+template <typename T> __device__ __forceinline__ bool is_signed(T v) { return signbit(v) != 0; }
+__device__ __forceinline__ long long gcd(long long a, long long b) {
+  while (b != 0) {
+    const long long left = a % b;
+    a = b, b = left;
+  }
+  return a < 0 ? -a : a;
+}
+
 // What scans and reductions do with two values, beside sums and extremes.
 struct Product {
   template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a * b; }

@@ -20,12 +20,13 @@ _MOST_LAUNCHES, _MOST_SCRATCH = 128, 64
 KEPT = tuple(sorted(RULES))  # operations that are read as they are; all others are decomposed by PyTorch's rules
 
 
-def loops_answer(traced: TracedTask, own: Trace | None = None) -> Answer:
-    """One kernel file; `own`, the trace at the task's own sizes, says which of two explanations of a size is right.
+def loops_answer(traced: TracedTask, own: Trace | None = None, least: Trace | None = None) -> Answer:
+    """One kernel file; `own`, the trace at the task's own sizes, says which of two explanations of a size is right, and
+    `least`, that at the least sizes, whether they hold there too.
 
     Raises `NotSupported` where an operation has no rule, or a size follows from nothing known.
     """
-    program = Lowering(traced, own).run()
+    program = Lowering(traced, own, least).run()
     prepare(program)
     groups = with_copies(program, Grouping(program).run())
     memory = planned(program, groups)

@@ -314,7 +314,7 @@ class KernelFile:
             holes[f"{word}_along_k"] = "piece / DEPTH" if by_k else "piece % TILE"
             holes[f"{word}_at_k"] = "piece % DEPTH" if by_k else "piece / TILE"
         scope, indices = Scope(3), self.program.indices
-        flat = indices.ravel([places[one] for one in node.loops], node.buffer.strides)
+        flat = indices.ravel([places[one] for one in node.loops], indices.strides(node.buffer.shape))
         row = writer.index(flat, scope)
         self._after(group, node, ["sum"], writer, scope)
         tiles = [f"ceil_div({self.plan.size(sizes[word])}, 64)" for word in ("m", "n")]
@@ -348,7 +348,8 @@ class KernelFile:
         node = next(one for one in group.nodes if one.kind == "scan")
         writer, scope, kind = self._writer(), Scope(3), KIND[node.body.kind]
         places, length, body = self._line(node, writer, 3)
-        flat = self.program.indices.ravel([one.rewritten(places) for one in node.target], node.buffer.strides)
+        indices = self.program.indices
+        flat = indices.ravel([one.rewritten(places) for one in node.target], indices.strides(node.buffer.shape))
         row, start = writer.index(flat, scope), identity(node.op, node.body.kind)
         is_placed = node.op.startswith("arg")
         combine = {"argmax": "tw::LatestMax", "argmin": "tw::LatestMin"}.get(node.op) or COMBINE[node.op]

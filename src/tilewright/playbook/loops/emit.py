@@ -2,79 +2,13 @@
 
 from __future__ import annotations
 
+from tilewright.playbook.elementwise import OPERATIONS
 from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.ir import Buffer, Expr, Program
 from tilewright.playbook.loops.sizes import Size
 from tilewright.records import DType
 
 KIND = {"float": "float", "double": "double", "int": "long long", "bool": "bool"}
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "and": "&&",
-    "or": "||",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-}
-_TEXTS = {
-    "neg": "-{0}",
-    "not": "!{0}",
-    "bitwise_not": "~{0}",
-    "where": "{0} ? {1} : {2}",
-    "round": "rint({0})",
-    "reciprocal": "1 / {0}",
-    "isnan": "{0} != {0}",
-    "to_float": "float({0})",
-    "to_double": "double({0})",
-    "to_int": "tw::to_whole({0})",
-    "to_bool": "{0} != 0",
-    "abs": "tw::magnitude({0})",
-    "pow": "tw::power({0}, {1})",
-    "wrap_i8": "(long long)(signed char){0}",
-    "wrap_u8": "(long long)(unsigned char){0}",
-    "wrap_i16": "(long long)(short){0}",
-    "wrap_i32": "(long long)(int){0}",
-    "round_bf16": "float(__float2bfloat16({0}))",
-    "round_f16": "float(__float2half({0}))",
-    "round_f8e4m3": "tw::to_float(tw::from_float<__nv_fp8_e4m3>({0}))",
-    "round_f8e5m2": "tw::to_float(tw::from_float<__nv_fp8_e5m2>({0}))",
-    "fmod": "tw::truncated_remainder({0}, {1})",
-    "remainder": "tw::floored_remainder({0}, {1})",
-}
-_OWN = frozenset(  # functions of `elements.cuh` by their own names
-    [
-        "maximum",
-        "minimum",
-        "relu",
-        "sign",
-        "floor_div",
-        "trunc_div",
-        "shift_left",
-        "shift_right",
-        "sigmoid",
-        "silu",
-        "gelu",
-        "gelu_tanh",
-        "elu",
-        "celu",
-        "softplus",
-        "leaky_relu",
-        "mish",
-        "log_sigmoid",
-        "hardsigmoid",
-        "hardswish",
-        "digamma",
-    ]
-)
 
 
 class Scope:
@@ -149,11 +83,7 @@ class Writer:
             table = self.tables.setdefault(one, f"table{len(self.tables)}")
             return f"{table}[{self.value(one.args[0], scope)}]"
         args = [self.value(arg, scope) for arg in one.args]
-        if one.op in _INFIX:
-            return f"{args[0]} {_INFIX[one.op]} {args[1]}"
-        if one.op in _TEXTS:
-            return _TEXTS[one.op].format(*args)
-        return f"{'tw::' if one.op in _OWN else ''}{one.op}({', '.join(args)})"
+        return OPERATIONS[one.op].text(args)
 
     def _load(self, one: Expr, scope: Scope) -> str:
         mask = self.value(one.mask, scope) if one.mask else ""

@@ -46,8 +46,8 @@ class Atom:
             assert index is not None
             low, high = index.bounds
             self.bounds = (
-                tuple(a // b for a, b in zip(low, size.values, strict=True)),
-                tuple(a // b for a, b in zip(high, size.values, strict=True)),
+                tuple(a // (b or 1) for a, b in zip(low, size.values, strict=True)),
+                tuple(a // (b or 1) for a, b in zip(high, size.values, strict=True)),
             )
 
     @property
@@ -307,4 +307,4 @@ def _sorted(terms: dict[Atom, Size]) -> tuple[tuple[Atom, Size], ...]:
 
 def _is_within(index: Index, size: Size) -> bool:
     low, high = index.bounds
-    return min(low) >= 0 and all(one < most for one, most in zip(high, size.values, strict=True))
+    return size.table.always(lambda least, most, end: least >= 0 and most < end, low, high, size.values)

@@ -16,6 +16,7 @@ from tilewright.records import DType
 Variables = Mapping[Atom, Index]
 OnLoad = Callable[["Expr"], "Expr | None"]
 
+_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 KINDS = ("bool", "int", "float", "double")  # in the order in which operands are brought to one kind
 
 
@@ -126,10 +127,33 @@ class Exprs:
             return self.constant(value.data, kind)
         return self.expr(f"to_{kind}", (value,), kind)
 
+    def compared(self, op: str, first: Expr, second: Expr) -> Expr:
+        """A comparison, or what the bounds of the difference of two indices say of it."""
+        made = self.expr(op, (first, second), "bool")
+        if first.op != "position" or second.op not in ("position", "constant"):
+            return made
+        other = second.index if second.op == "position" else self.indices.number(int(str(second.data)))
+        least, most = (first.index - other).bounds
+        always = self.indices.sizes.always
+        known = {
+            "lt": always(lambda one: one < 0, most),
+            "ge": always(lambda one: one >= 0, least),
+            "le": always(lambda one: one <= 0, most),
+            "gt": always(lambda one: one > 0, least),
+        }
+        return self.constant(known[op], "bool") if known[op] or known[_OPPOSITE[op]] else made
+
+    def all_of(self, first: Expr, second: Expr) -> Expr:
+        """Both of two tests, of which one may be known."""
+        for one, other in ((first, second), (second, first)):
+            if one.op == "constant":
+                return other if one.data else one
+        return self.expr("and", (first, second), "bool")
+
     def both(self, first: Expr | None, second: Expr | None) -> Expr | None:
         if first is None or second is None or first is second:
             return first or second
-        return self.expr("and", (first, second), "bool")
+        return self.all_of(first, second)
 
     def select(self, condition: Expr, inside: Expr, outside: Expr) -> Expr:
         if condition.op == "constant":
@@ -143,11 +167,11 @@ class Exprs:
         made = None
         if low is not None:
             bound = sizes.size(low)
-            if any(one < its for one, its in zip(least, bound.values, strict=True)):
+            if not sizes.always(int.__ge__, least, bound.values):
                 made = self.expr("ge", (self.position(index), self.size(bound)), "bool")
         if high is not None:
             bound = sizes.size(high)
-            if any(one >= its for one, its in zip(most, bound.values, strict=True)):
+            if not sizes.always(int.__lt__, most, bound.values):
                 made = self.both(made, self.expr("lt", (self.position(index), self.size(bound)), "bool"))
         return made
 
@@ -177,9 +201,17 @@ def rewrite(
         args = tuple([visit(arg) for arg in one.args])
         if one.op == "load":
             inner = world.both(mask, args[0] if args else None)
+            if inner is not None and inner.op == "constant":
+                if not inner.data:
+                    return world.constant(0, one.kind)
+                inner = None
             moved = tuple([index.rewritten(places, visit) for index in one.places])
             one = world.expr("load", (inner,) if inner else (), one.kind, (one.buffer, moved))
             return (on_load and on_load(one)) or one
+        if one.op in _OPPOSITE:
+            return world.compared(one.op, *args)
+        if one.op == "and":
+            return world.all_of(*args)
         return world.select(*args) if one.op == "where" else world.expr(one.op, args, one.kind, one.data)
 
     return visit(value)

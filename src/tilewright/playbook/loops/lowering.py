@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NotSupported, OtherAtTheLeast
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.loops.index import Atom, Index, Indices
 from tilewright.playbook.loops.ir import KINDS, Buffer, Expr, Exprs, Node, Program, kind_of
@@ -91,8 +91,8 @@ def wide(dtype: DType) -> DType:
 class Lowering:
     """One walk over a graph, in all of its calls at once; `program` is what it leaves."""
 
-    def __init__(self, traced: TracedTask, own: Trace | None = None) -> None:
-        self._own = own
+    def __init__(self, traced: TracedTask, own: Trace | None = None, least: Trace | None = None) -> None:
+        self._own, self._least = own, least
         sizes = SizeTable(traced)
         self.indices = Indices(sizes)
         self.exprs = Exprs(self.indices)
@@ -105,14 +105,9 @@ class Lowering:
         self._texts = dimension_texts(self.task)
         for one in self.task.tensors:
             for place, name in enumerate(one.dimensions):
-                values = tuple(trace_of[name] for trace_of in self._sizes_of_calls)
+                values = tuple(call[name] for call in sizes.sizes_of_calls)
                 if len(set(values)) > 1 and not one.optional:
                     sizes.named(values, f"{one.name}.shape[{place}]")
-
-    @property
-    def _sizes_of_calls(self) -> list[dict[str, int]]:
-        own = self.task.sizes
-        return [own] if self.traced.probes.fixed else [*(one.sizes for one in self.traced.probes.probes), own]
 
     def run(self) -> Program:
         first = self.traces[0]
@@ -176,7 +171,7 @@ class Lowering:
         at_own = self._own.nodes[index].results[place] if self._own else None
         owns = at_own.shape if at_own else (None,) * len(first.shape)
         sizes = zip(zip(*shapes, strict=True), owns, strict=True)
-        shape = tuple(self.sizes.traced(values, target, value) for values, value in sizes)
+        shape = self.sizes.shape(tuple(self.sizes.traced(values, target, value) for values, value in sizes))
         if first.dtype not in _DTYPES:
             raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes")
         return Result(shape, _DTYPES[first.dtype])
@@ -188,12 +183,21 @@ class Lowering:
         given = [of(trace.nodes[index]) for trace in self.traces]
         target = self.traces[0].nodes[index].target
         first = given[0]
+        least = of(self._least.nodes[index]) if self._least else None
         if isinstance(first, Items):
             lists = [one.values for one in given if isinstance(one, Items)]
             if len({len(one) for one in lists}) > 1:
                 raise NotSupported(f"the playbook cannot tell how the numbers given to {target} follow from the sizes")
-            return [self._single(tuple(one), target) for one in zip(*lists, strict=True)]
-        return self._single(tuple(one for one in given if not isinstance(one, Items)), target)
+            made = [self._single(tuple(one), target) for one in zip(*lists, strict=True)]
+            at_least = least.values if isinstance(least, Items) else ()
+        else:
+            made = [self._single(tuple(one for one in given if not isinstance(one, Items)), target)]
+            at_least = (least,) if not isinstance(least, Items) else ()
+        for one, number in zip(made, at_least, strict=False):
+            at_end = one.at_least if isinstance(one, Size) else one
+            if type(at_end) is int and type(number) is int and number != at_end:
+                raise OtherAtTheLeast(f"a number given to {target} is another at the least sizes")
+        return made if isinstance(first, Items) else made[0]
 
     def _single(self, given: tuple[Reference | Scalar, ...], target: str) -> Value:
         first = given[0]
@@ -207,18 +211,30 @@ class Lowering:
         numbers = tuple(float(one) for one in given if isinstance(one, (int, float)))
         if len(numbers) != len(given):
             raise NotSupported(f"the playbook does not understand {first!r} given to {target}")
-        ratio = self.sizes.ratio(numbers)
-        if ratio is not None:
-            above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
-            return self.exprs.expr("div", (above, below))
+        if (ratio := self._ratio(numbers)) is not None:
+            return ratio
         try:
             found = explain(numbers, without_whole_numbers(self.task, self.traced.probes), self._texts, target)
         except NotSupported:
-            power = of_powers(numbers, self.traced.probes, self.task, self.exprs)
+            power = of_powers(numbers, self.traced.probes, self.task, self.exprs) or self._root(numbers)
             if power is None:
                 raise
             return power
         return self.exprs.number(found.name, found.expression, "float")
+
+    def _ratio(self, numbers: tuple[float, ...]) -> Expr | None:
+        """The quotient of two sizes that took these values."""
+        if (ratio := self.sizes.ratio(numbers)) is None:
+            return None
+        above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
+        return self.exprs.expr("div", (above, below))
+
+    def _root(self, numbers: tuple[float, ...]) -> Expr | None:
+        """The square root of one, or what it is below zero."""
+        if (square := self._ratio(tuple(one * one for one in numbers))) is None:
+            return None
+        root = self.exprs.expr("sqrt", (square,))
+        return self.exprs.expr("neg", (root,)) if numbers[0] < 0 else root
 
     def _input(self, index: int, name: str) -> Tensor:
         result = self._result(index, 0)
@@ -237,12 +253,12 @@ class Lowering:
         if given.layout in (Layout.DENSE, Layout.UNALIGNED):
             return tuple(made)
         # Any strides: numbers of the plan, told from all others by values that nothing else has.
-        return tuple(
-            self.sizes.named(
-                tuple(one * 3 + 1_000_003 * (dim + 1) for one in size.values), f"{given.name}.stride[{dim}]"
-            )
-            for dim, size in enumerate(made)
-        )
+        first = 16 * [one.name for one in self.task.tensors].index(given.name)
+        strides = []
+        for dim, size in enumerate(made, first + 1):
+            values = tuple(one * 3 + 1_000_003 * dim + 7919 * call for call, one in enumerate(size.values))
+            strides.append(self.sizes.named(values, f"{given.name}.stride[{dim - first - 1}]"))
+        return tuple(strides)
 
     def fixed(self, given: Value, what: str) -> float:
         """A number that shapes the graph, and so must be the same in every call."""
@@ -273,7 +289,8 @@ class Lowering:
         loops = self.variables(tensor.shape)
         places = self.places(loops)
         own = name if role == "output" else self.fresh("changed")
-        buffer = self.program.buffer(own, tensor.shape, tensor.dtype, role)
+        strides = self.program.buffers[name].strides if role == "changed" else None
+        buffer = self.program.buffer(own, tensor.shape, tensor.dtype, role, strides)
         body = self.exprs.convert(tensor.at(places), kind_of(tensor.dtype))
         self.program.nodes.append(Node("pointwise", buffer, loops, body, places))
         self.program.outputs.append(own)

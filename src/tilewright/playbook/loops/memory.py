@@ -57,6 +57,8 @@ def with_copies(program: Program, groups: list[Group]) -> list[Group]:
 def _is_safe(program: Program, groups: list[Group], writer: Group, member: Member, target: str) -> bool:
     if any(target in one.read for one in groups if one is not writer):
         return False
+    if target not in writer.read:
+        return True
     if any(index.lookups for one in writer.members for load in one.loads for index in load.places):
         return False  # threads without a row look up nothing, where a launch changes what it reads
     buffer = program.buffers[target]

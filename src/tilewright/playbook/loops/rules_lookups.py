@@ -132,7 +132,7 @@ def _scattered(
     dtype = result.dtype if exact else wide(result.dtype)
     if op != "set" and dtype in (DType.I16, DType.I8, DType.U8, DType.BOOL):
         raise NotSupported(f"the playbook does not scatter sums of {dtype}")
-    low.compute(result.shape, dtype, base.at)
+    low.compute(result.shape, dtype, base.at, exact=True)
     filled, loops = low.program.nodes[-1].buffer, low.variables(shape)
     at = low.places(loops)
     buffer = low.program.buffer(low.fresh("s"), result.shape, dtype)
@@ -210,6 +210,39 @@ def _index_copy(low: Lowering, result: Result, base: Tensor, dim: int, index: Te
 # -- in order --
 
 
+@rule("searchsorted")
+def _searchsorted(
+    low: Lowering,
+    result: Result,
+    ordered: Tensor,
+    values: Value,
+    *,
+    right: bool = False,
+    side: Value = None,
+    **_: Value,
+) -> Tensor:
+    return _places_among(low, result, ordered, values, right or side == "right")
+
+
+@rule("bucketize")
+def _bucketize(
+    low: Lowering, result: Result, values: Value, ordered: Tensor, *, right: bool = False, **_: Value
+) -> Tensor:
+    return _places_among(low, result, ordered, values, right)
+
+
+def _places_among(low: Lowering, result: Result, ordered: Tensor, values: Value, right: bool) -> Tensor:
+    """How many of a line in order come before each value: a count, for lines are short and a search is not a sum."""
+    outer, inner = low.variables(result.shape), low.variables(ordered.shape[-1:])
+    at, along = low.places(outer), low.places(inner)
+    kind = low.common_kind((ordered, values))
+    line = along if ordered.rank == 1 else (*at[:-1], *along)
+    pair = (low.element(ordered, line), low.element(values, at))
+    test = low.exprs.expr("le" if right else "lt", tuple(low.exprs.convert(one, kind) for one in pair), "bool")
+    made = low.reduction("sum", outer, inner, low.exprs.convert(test, "int"), DType.I64)
+    return Tensor(made.shape, result.dtype, made.at)
+
+
 def _lines(low: Lowering, one: Tensor, dim: int) -> tuple[tuple[Atom, ...], Places]:
     """Loops with the one along which there is an order last, and the indices in the tensor's own order."""
     loops, dim = low.variables(one.shape), dim % one.rank
@@ -249,7 +282,9 @@ def _ordered(low: Lowering, result: Any, one: Tensor, dim: int, descending: bool
     values = low.program.buffer(low.fresh("o"), result[0].shape, one.dtype if one.exact else wide(one.dtype))
     places = low.program.buffer(low.fresh("o"), result[0].shape, DType.I64)
     op = "descending" if descending else "ascending"
-    low.program.nodes.append(Node("sort", values, loops, low.element(one, at), at, loops[-1:], op, places))
+    body = low.element(one, at)
+    body = low.exprs.convert(body, "int") if body.kind == "bool" else body
+    low.program.nodes.append(Node("sort", values, loops, body, at, loops[-1:], op, places))
     made = low.read(values)
     return Tensor(made.shape, one.dtype, made.at, one.exact), low.read(places)
 
@@ -277,7 +312,9 @@ def _sort(
 
 @rule("kthvalue")
 def _kth(low: Lowering, result: Any, one: Tensor, count: int, dim: int = -1, keep: bool = False) -> Value:
-    dim = dim % max(one.rank, 1)
+    if not one.rank:
+        return _ordered(low, result, one, dim, False)
+    dim = dim % one.rank
     shape = tuple(low.sizes.size(count) if place == dim else size for place, size in enumerate(one.shape))
     values, places = _ordered(low, (Result(shape, one.dtype), None), one, dim, False)
     last = low.indices.number(count - 1)

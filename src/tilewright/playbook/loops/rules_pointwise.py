@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.playbook.elementwise import OPERATIONS, Operation, Takes, named
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.ir import Expr, kind_of
 from tilewright.playbook.loops.lowering import NARROW, Lowering, Result, Rule, Tensor, Value, named_rule, rule
@@ -12,15 +14,6 @@ from tilewright.playbook.loops.sizes import Size
 from tilewright.records import DType
 
 Places = tuple[Index, ...]
-
-# Operations whose operands have the kind of the result, and those of floats alone.
-_SAME = "mul neg abs maximum minimum relu sign bitwise_and bitwise_or bitwise_xor bitwise_not fmax fmin"
-_FLOAT = """
-exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf erfc silu asin acos atan sinh
-cosh asinh acosh atanh mish log_sigmoid hardsigmoid hardswish atan2 lgamma digamma erfinv
-"""
-_COMPARISONS = "eq ne lt le gt ge"
-_ROUNDED = "floor ceil round trunc"
 
 
 def _pointwise(low: Lowering, result: Result, body: Callable[[Places], Expr]) -> Tensor:
@@ -62,7 +55,8 @@ def _rsub(low: Lowering, result: Result, first: Value, second: Value, alpha: Val
     return _add("sub", low, result, second, first, alpha=alpha)  # type: ignore[no-any-return]
 
 
-def _same(op: str) -> Rule:
+def _same(operation: Operation) -> Rule:
+    op = operation.name
     word = {"mul": "and"}.get(op, op)
 
     def made(low: Lowering, result: Result, *operands: Value) -> Tensor:
@@ -81,6 +75,8 @@ def _same(op: str) -> Rule:
 
 def _floats(op: str) -> Rule:
     def made(low: Lowering, result: Result, *operands: Value) -> Tensor:
+        if not OPERATIONS[op].narrow and result.dtype.itemsize < 4:
+            raise NotSupported(f"the playbook has {op} of f32 and f64, not of {result.dtype}")
         kind = _work_kind(low, result)
 
         def body(at: Places) -> Expr:
@@ -125,21 +121,32 @@ def _rounded(op: str) -> Rule:
     return made
 
 
-for _name in _SAME.split():
-    rule(_name)(_same(_name))
-for _name in _FLOAT.split():
-    rule(_name)(_floats(_name))
-for _name in _COMPARISONS.split():
-    rule(_name)(_comparison(_name))
-for _name in _ROUNDED.split():
-    rule(_name)(_rounded(_name))
+def _tested(op: str) -> Rule:
+    def made(low: Lowering, result: Result, one: Tensor) -> Tensor:
+        if not one.dtype.is_float:
+            exprs = low.exprs
+
+            def whole(at: Places) -> Expr:
+                if op != "signbit":
+                    return exprs.constant(False, "bool")
+                return exprs.expr("lt", (exprs.convert(low.element(one, at), "int"), exprs.constant(0, "int")), "bool")
+
+            return low.compute(result.shape, result.dtype, whole)
+        return _pointwise(low, result, lambda at: low.exprs.expr(op, (low.element(one, at),), "bool"))
+
+    return made
 
 
-@named_rule(isnan="isnan", isinf="isinf")
-def _is_special(op: str, low: Lowering, result: Result, one: Tensor) -> Tensor:
-    if not one.dtype.is_float:
-        return low.compute(result.shape, result.dtype, lambda at: low.exprs.constant(False, "bool"))
-    return _pointwise(low, result, lambda at: low.exprs.expr(op, (low.element(one, at),), "bool"))
+for _one in named(Takes.SAME):
+    rule(_one.name)(_same(_one))
+for _one in named(Takes.FLOATS):
+    rule(_one.name)(_floats(_one.name))
+for _one in named(Takes.COMPARED):
+    rule(_one.name)(_comparison(_one.name))
+for _one in named(Takes.ROUNDED):
+    rule(_one.name)(_rounded(_one.name))
+for _one in named(Takes.TESTED):
+    rule(_one.name)(_tested(_one.name))
 
 
 @named_rule(logical_not="not", logical_and="and", logical_or="or", logical_xor="ne")

@@ -161,7 +161,7 @@ def _roll(low: Lowering, result: Result, one: Tensor, shifts: Value, dims: Value
     for shift, dim in zip(shifts, dims, strict=True):
         size = one.shape[dim]
         away = low.sizes.size(shift)
-        by = tuple(-one % length for one, length in zip(away.values, size.values, strict=True))
+        by = tuple(-one % max(length, 1) for one, length in zip(away.values, size.values, strict=True))
         start = low.sizes.known(by) or low.sizes.made(by, ("%", size - away, size))
 
         def move(index: Index, start: Size = start, size: Size = size) -> Index:

@@ -26,6 +26,7 @@ def prepare(program: Program) -> None:
     _inline(program)
     _split(program)
     _name_outputs(program)
+    _scatter_in_place(program)
     _live(program)
 
 
@@ -165,6 +166,22 @@ def _name_outputs(program: Program) -> None:
     for node in program.nodes:
         if any(name in renamed for name in node.reads):
             node.become(*node.rewritten(moved), renamed.get(node.initial, node.initial))
+
+
+def _scatter_in_place(program: Program) -> None:
+    """What is written into an argument at some places leaves the rest of it alone: nothing is copied first."""
+    makers = {buffer.name: node for node in program.nodes for buffer in node.writes}
+    for name, target in program.changed.items():
+        writer = makers[name]
+        first = makers.get(writer.initial)
+        if first is None or writer.kind != "scatter" or first.kind != "pointwise" or first.body.args:
+            continue
+        own = first.body.op == "load" and first.body.buffer == target
+        same = own and first.body.places == first.target and first.buffer.dtype is writer.buffer.dtype
+        readers = [one for one in program.nodes if target in one.reads or first.buffer.name in one.reads]
+        if same and all(one is first or one is writer for one in readers) and target not in writer.reads:
+            program.nodes.remove(first)
+            writer.become(writer.body, writer.target, "")
 
 
 def factors_of(node: Node) -> tuple[Expr, Expr] | None:

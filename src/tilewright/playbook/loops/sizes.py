@@ -1,19 +1,24 @@
 """Sizes that are known when a kernel is launched, held as their values in several calls.
 
-A graph is lowered once for all calls: three at varied sizes, then that at the task's own. A `Size` is what a number was
-in each; two sizes are the same if they were the same in all that were traced, which is all but the last. How a size
-follows from the shapes of the inputs is kept beside it and becomes plan text when a kernel needs it. With one call
-every size is a literal, and the kernel is for those sizes alone.
+A graph is lowered once for all calls: those that were traced at varied sizes, some at the ends of what the task takes,
+then that at the task's own. A `Size` is what a number was in each; two sizes are the same if they were the same in all
+that were traced, which come first. How a size follows from the shapes of the inputs is kept beside it and becomes plan
+text when a kernel needs it. The ends are for bounds: what holds where one dimension is long and another is 1, either
+way, holds everywhere. With one call every size is a literal, and the kernel is for those sizes alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.sizes import SizeBook
+from tilewright.records import Task
+
+_LONG = 1009  # more than the traced sizes of what is compared with
 
 
 class Size:
@@ -28,6 +33,11 @@ class Size:
     def own(self) -> int:
         """In the task's own call."""
         return self.values[-1]
+
+    @property
+    def at_least(self) -> int:
+        """Where every dimension is as small as it may be."""
+        return self.values[min(self.table.count, len(self.values) - 1)]
 
     @property
     def literal(self) -> int | None:
@@ -55,13 +65,13 @@ class Size:
         """Divided without a remainder. A plan divides no negative numbers."""
         if any(one < 0 for one in self.values):
             return (self * -1).over(other) * -1
-        return self._with("/", other, lambda a, b: a // b)
+        return self._with("/", other, lambda a, b: a // (b or 1))
 
     def ceil_div(self, other: Size | int) -> Size:
-        return self._with("ceil_div", other, lambda a, b: -(-a // b))
+        return self._with("ceil_div", other, lambda a, b: -(-a // (b or 1)))
 
     def remainder(self, other: Size | int) -> Size:
-        return self._with("%", other, lambda a, b: a % b)
+        return self._with("%", other, lambda a, b: a % (b or 1))
 
     def largest(self, other: Size | int) -> Size:
         return self._with("max", other, max)
@@ -75,21 +85,32 @@ class Size:
         return self.literal == number
 
     def divides(self, other: Size) -> bool:
-        return all(one and not another % one for one, another in zip(self.values, other.values, strict=True))
+        pairs = (*zip(self.traced, other.traced, strict=True), (self.own, other.own))
+        return all(one and not another % one for one, another in pairs)
+
+    @property
+    def traced(self) -> tuple[int, ...]:
+        """In the calls that were traced."""
+        return self.values[: self.table.count]
 
 
 class SizeTable:
     """Sizes by what they were in the calls that were traced: those at the probes, or that at the task's own sizes."""
 
     def __init__(self, traced: TracedTask) -> None:
-        self._traced = len(traced.traces)
-        self.calls = self._traced + (not traced.probes.fixed)
+        self.count = len(traced.traces)
+        own = traced.task.sizes
+        ends = [] if traced.probes.fixed else _ends(traced.task)
+        self.sizes_of_calls = [*(one.sizes for one in traced.probes.probes), *ends, own] if ends else [own, own]
+        self.calls = len(self.sizes_of_calls)
         self._book = SizeBook(traced)
+        self._ends = [_shapes(traced.task, sizes) for sizes in ends]
+        self.possible = list(range(self.calls))  # calls that the function takes, as far as is known
         self._known: dict[tuple[int, ...], Size] = {}
         self.zero, self.one = self.size(0), self.size(1)
 
     def made(self, values: tuple[int, ...], form: tuple[str, ...] | tuple[str, Size, Size]) -> Size:
-        key = values[: self._traced]
+        key = values[: self.count]
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Size(self, values, form)
@@ -116,7 +137,18 @@ class SizeTable:
             if composed is None:
                 raise
             return composed
-        return self.made(explained.values, ("text", explained.text))
+        text = explained.text.replace("/", "//")
+        at_ends = (int(eval(text, {"__builtins__": {}}, shapes)) for shapes in self._ends)  # a formula of SizeBook's
+        return self.made((*explained.values[: self.count], *at_ends, explained.own), ("text", explained.text))
+
+    def shape(self, sizes: tuple[Size, ...]) -> tuple[Size, ...]:
+        """A tensor's sizes; a call where one is below zero is none that the function takes."""
+        self.possible = [call for call in self.possible if all(one.values[call] >= 0 for one in sizes)]
+        return sizes
+
+    def always(self, test: Callable[..., bool], *numbers: tuple[int, ...]) -> bool:
+        """Whether numbers pass in every call that the function takes."""
+        return all(test(*(one[call] for one in numbers)) for call in self.possible)
 
     def named(self, values: tuple[int, ...], text: str) -> Size:
         """A size with a plan text of its own, such as a stride."""
@@ -125,7 +157,7 @@ class SizeTable:
     def known(self, values: tuple[int, ...]) -> Size | None:
         """The size of these values, if one came up or it is a literal."""
         same = values.count(values[0]) == len(values)
-        return self.size(values[0]) if same else self._known.get(values[: self._traced])
+        return self.size(values[0]) if same else self._known.get(values[: self.count])
 
     def _composed(self, values: tuple[int, ...]) -> Size | None:
         """The product, sum or difference of two sizes that came up, where that is what these values are."""
@@ -163,3 +195,27 @@ class SizeTable:
 
     def product(self, sizes: tuple[Size, ...] | list[Size]) -> Size:
         return math.prod(sizes, start=self.one)
+
+
+def _shapes(task: Task, sizes: dict[str, int]) -> dict[str, object]:
+    """What plan texts mention, at these sizes; nothing is divided by zero."""
+    return {
+        one.name: SimpleNamespace(shape=[max(sizes[name], 1) for name in one.dimensions])
+        for one in task.tensors
+        if not one.optional
+    }
+
+
+def _ends(task: Task) -> list[dict[str, int]]:
+    """Every dimension at its least; then, of any two, one long and the other at its least, and the reverse."""
+    varied = [one for one in task.free if one.varies]
+    calls = []
+    for bit in range(-1, len(varied).bit_length()):
+        for side in (0, 1) if bit >= 0 else (0,):
+            is_long = {one.name: bit >= 0 and (number >> bit & 1) == side for number, one in enumerate(varied)}
+            sizes = {
+                one.name: one.permitted(_LONG + number if is_long.get(one.name) else 1) if one.varies else one.size
+                for number, one in enumerate(task.free)
+            }
+            calls.append(task.complete(sizes))
+    return calls

@@ -13,6 +13,7 @@ from tilewright.records import (
     Dimension,
     DType,
     Goal,
+    Layout,
     NormalValues,
     NumberInput,
     Precision,
@@ -33,7 +34,13 @@ _KEYS = (
 )
 _TENSOR = re.compile(r"(?P<marks>(?:\w+\s+)*)(?P<dtype>\w+)\s*\[(?P<axes>[^\]]*)\](?:\s+order\s+(?P<order>[\d\s]+))?")
 _BOUNDS = ("multiple_of", "at_least")
-_MARKS = {"inplace": "in_place", "optional": "optional", "parameter": "parameter"}  # mark -> field of `TensorInput`
+# mark -> field of `TensorInput` and its value
+_MARKS: dict[str, tuple[str, object]] = {
+    "inplace": ("in_place", True),
+    "optional": ("optional", True),
+    "parameter": ("parameter", True),
+    "strided": ("layout", Layout.PADDED),
+}
 
 
 @dataclass(frozen=True)
@@ -126,9 +133,7 @@ class _TensorReader:
             dtype,
             named,
             memory_order=order,
-            in_place="inplace" in marks,
-            optional="optional" in marks,
-            parameter="parameter" in marks,
+            **dict(_MARKS[mark] for mark in marks),  # type: ignore[arg-type]
         )
         if values is None:
             return tensor
@@ -327,7 +332,7 @@ def _size(one: Dimension) -> str:
 def _input(one: TensorInput | int | float | bool) -> str:
     if not isinstance(one, TensorInput):
         return _word(one) if isinstance(one, bool) else repr(one)
-    marks = [mark for mark, field in _MARKS.items() if getattr(one, field)]
+    marks = [mark for mark, (field, value) in _MARKS.items() if getattr(one, field) is value]
     order = f" order {' '.join(map(str, one.memory_order))}" if one.memory_order else ""
     return _quoted(" ".join([*marks, f"{one.dtype}[{_axes(one.dimensions)}]"]) + order)
 

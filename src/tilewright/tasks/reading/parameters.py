@@ -12,6 +12,7 @@ from tilewright.records import (
     DType,
     IndexValues,
     IntegerValues,
+    Layout,
     NormalValues,
     NumberInput,
     Part,
@@ -66,7 +67,9 @@ def match_arguments(
         if one.name in shapes:
             spec = read_shape(one.name, shapes[one.name])
             drawn = read_values(one.name, spec, values[one.name]) if one.name in values else NormalValues()
-            inputs.append(TensorInput(name, spec.dtype, axes_of(spec.shape, dimensions), drawn))
+            layout = Layout.DENSE if spec.is_dense else Layout.PADDED
+            axes = axes_of(spec.shape, dimensions)
+            inputs.append(TensorInput(name, spec.dtype, axes, drawn, memory_order=spec.order, layout=layout))
         elif (made := _number(function, one, name, numbers.get(one.name))) is not None:
             inputs.append(made)
         elif one.name in numbers:
