@@ -109,7 +109,7 @@ def test_a_large_product_is_for_wgmma_with_a_gpu_and_without() -> None:
     with_gpu = [one.summary for one in _proposals(product, emulated_only=False)]
     draft, *without = [one.summary for one in _proposals(product)]
     assert "wgmma" in with_gpu[0]
-    assert "first version" in draft, "which is left out where there is a GPU"
+    assert "baseline" in draft, "which is left out where there is a GPU"
     assert without == with_gpu
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
-from tilewright.playbook.catalogue import structures
+from tilewright.playbook.catalogue import row_schedules
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction
 from tilewright.playbook.understanding import understand
@@ -131,7 +131,7 @@ def test_what_is_not_supported_is_named(body: str, inputs: str, named: str) -> N
 def test_a_reference_is_traced_in_its_own_process_and_remembered() -> None:
     task = task_of(BY_NAME["layernorm_gelu"])
     answer = understand(task)
-    here = structures(program_of(BY_NAME["layernorm_gelu"], task))
+    here = row_schedules(program_of(BY_NAME["layernorm_gelu"], task)).structures
     line = task_op_line(task)
     assert [one.write(line) for one in answer.structures] == [one.write(line) for one in here]
     assert understand(task) is answer
@@ -146,7 +146,7 @@ def test_a_reference_that_looks_at_its_values_cannot_be_followed() -> None:
 def test_mish_spelled_out_is_one_function() -> None:
     """One exponential and one division where tanh and softplus would take three of them."""
     function = Function("f", "return torch.multiply(torch.tanh(F.softplus(x)), x) + torch.tanh(F.softplus(x, 2.0)) * x")
-    (written, *_) = structures(program_of(function))
+    (written, *_) = row_schedules(program_of(function)).structures
     text = written.write(task_op_line(task_of(function)))
     assert "mish_of(x_value)" in text
     assert "tanhf(softplus_of(x_value, 2.0f, 20.0f))" in text  # another function

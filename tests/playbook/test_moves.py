@@ -183,13 +183,13 @@ BY_NAME = {one.name: one for one in CASES}
     [
         ("rotated", "place-vectors"),
         ("rotated_heads", "place-vectors"),
-        ("rotated_at_any_width", "draft-places"),
+        ("rotated_at_any_width", "loops"),
         ("narrow", "place-tiles"),
         ("embedded", "place-vectors"),
         ("looked_up", "place-vectors"),
         ("padded", "place-vectors"),
-        ("unpacked", "draft-places"),
-        ("joined_with_wider_numbers", "draft-places"),
+        ("unpacked", "loops"),
+        ("joined_with_wider_numbers", "loops"),
     ],
 )
 def test_moved_elements_are_right(name: str, id: str, tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from functools import partial
 
 from tilewright.playbook.attention import decode, flash, flash_f32, hopper, hopper_parts
 from tilewright.playbook.attention.apart import taken_apart
-from tilewright.playbook.attention.draft import draft
 from tilewright.playbook.attention.program import PRODUCTS, SOFTMAXES, Attention, attention_program
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.products.catalogue import PRODUCTS as PRODUCTS_FAMILY
 
 # The most promising first: id, summary, what it takes, how it is written.
@@ -49,27 +47,18 @@ _WAYS: tuple[tuple[str, str, Callable[[Attention], bool], Callable[[Attention, s
 _LONGEST_HEAD = 256  # beyond that a row of sums does not fit into registers
 
 
-def _claims(traced: TracedTask) -> bool:
-    """Products with a softmax between them that can be written as one kernel; others are products' to write."""
-    products = sum(node.target in PRODUCTS for node in traced.traces[0].nodes)
-    if products != 2 or not SOFTMAXES & set(traced.targets):
-        return False
-    try:
-        attention_program(traced)
-    except NotSupported:
-        return False
-    return True
-
-
-def _answer(traced: TracedTask) -> Answer:
+def _matches(traced: TracedTask) -> Schedules | None:
+    """Two GEMMs with a softmax between them."""
+    gemms = sum(node.target in PRODUCTS for node in traced.traces[0].nodes)
+    if gemms != 2 or not SOFTMAXES & set(traced.targets):
+        return None
     made = attention_program(traced)
     if max(made.depth.size.own, made.column.size.own) > _LONGEST_HEAD:
-        return PRODUCTS_FAMILY.answer(taken_apart(traced))
-    first = Structure("draft-attention", "first version: a warp goes through the keys of its row", partial(draft, made))
+        return PRODUCTS_FAMILY.matches(taken_apart(traced))
     found = [Structure(id, summary, partial(write, made)) for id, summary, takes, write in _WAYS if takes(made)]
     on_hopper = traced.task.profile.arch == "sm_90a"
-    later = tuple(one for one in found if on_hopper or "hopper" not in one.id)
-    return Answer(first, later, (first, *found))
+    here = tuple(one for one in found if on_hopper or "hopper" not in one.id)
+    return Schedules(here, tuple(one for one in found if one not in here))
 
 
-ATTENTION = Family("attention", frozenset(), _claims, _answer)
+ATTENTION = Family("attention", frozenset(), _matches)

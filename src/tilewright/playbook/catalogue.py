@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook.cpp_text import has_quick_logarithms
-from tilewright.playbook.families import Structure
+from tilewright.playbook.families import Schedules, Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
 from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
@@ -39,7 +39,6 @@ _CLUSTER_ROW_BYTES = 8 * SHARE_BYTES
 _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
 _VERY_LONG_ROW = 65536
-_VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
 _KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
 _BESIDE_OTHERS = ("kept", "cluster-stages", "grid-stages")  # for some sizes, or some GPUs, alone
@@ -61,7 +60,7 @@ class Way:
         """The way as a file, with what to try where it fails or pays."""
         safer = polished = None
         quick = self.program.is_sixteen_bit or has_quick_logarithms(self.program)
-        if quick and not self.id.startswith("draft-"):
+        if quick:
             exact = partial(self._file, quick=False)
             safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact)
         if self.hints and self.program.outputs_along:
@@ -73,35 +72,27 @@ class Way:
         return self.fragment(op_line, **options).file()
 
 
-def draft(program: RowProgram) -> Structure:
-    return draft_way(program).structure
+def row_schedules(program: RowProgram) -> Schedules:
+    pays = ways(program)
+    ids = [one.id for one in pays]
+    others = (one.structure for one in every_way(program) if one.id not in ids)
+    return Schedules(tuple(one.structure for one in pays), tuple(others))
 
 
-def structures(program: RowProgram) -> tuple[Structure, ...]:
-    """What comes after the draft, the most promising first."""
-    return tuple(one.structure for one in ways(program))
-
-
-def every_structure(program: RowProgram) -> tuple[Structure, ...]:
-    """All that can be written for the program, whether it pays there or not."""
-    return tuple(one.structure for one in every_way(program))
-
-
-def draft_way(program: RowProgram) -> Way:
+def simple_way(program: RowProgram) -> Way:
+    """For a small part of a file, where it takes no time however it is written."""
     if program.column_sums:
         return _way(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
     if program.layout is not Layout.ROWS:
         owner = "thread" if program.layout is Layout.COLUMNS else "block"
         return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
-    if program.task_cols >= _VAST_ROW and program.reductions:
-        return _passes(program)
     if program.is_pointwise:
         return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
     return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
 
 
 def ways(program: RowProgram) -> tuple[Way, ...]:
-    """The same as `structures`, for a file that holds more than this program."""
+    """What pays at the task's sizes, the most promising first."""
     if program.layout is not Layout.ROWS:
         return _scattered_ways(program)
     if program.is_flat:
@@ -116,18 +107,19 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 
 def best_way(program: RowProgram) -> Way:
     """For a file in which no other is tried: the first that is not for some sizes or GPUs alone."""
-    return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
+    return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), simple_way(program))
 
 
 def every_way(program: RowProgram) -> tuple[Way, ...]:
+    """All that can be written for the program, whether it pays there or not."""
     if program.column_sums:
-        return (draft_way(program), *_strips(program))
+        return _strips(program)
     if program.layout is Layout.SEGMENTS:
-        return (draft_way(program), *_kept(program), _passes(program))
+        return (*_kept(program), _passes(program))
     if program.is_pointwise or program.layout is not Layout.ROWS:
         beside = [_windows(program)] if program.layout is Layout.COLUMNS and can_window(program) else []
-        return (draft_way(program), *{one.id: one for one in (*ways(program), *beside)}.values())
-    return (draft_way(program), *_all_row_ways(program).values())
+        return tuple({one.id: one for one in (*ways(program), *beside)}.values())
+    return tuple(_all_row_ways(program).values())
 
 
 def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
@@ -209,7 +201,6 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "cluster-stages": staged and 4 * STAGED_BYTES < row_bytes <= 8 * STAGED_BYTES,
         "grid-stages": staged and row_bytes <= _MULTIPROCESSORS * GRID_STAGED_BYTES // 3,
         "stream": program.sweeps == 1,
-        "passes": draft_way(program).id != "passes",
     }
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 

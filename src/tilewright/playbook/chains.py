@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.analysis import RULES, program_of, row_space
 from tilewright.playbook.axes import Axes
-from tilewright.playbook.catalogue import Way, best_way, draft, draft_way, every_structure, every_way, structures, ways
+from tilewright.playbook.catalogue import Way, best_way, every_way, row_schedules, ways
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
 from tilewright.playbook.lowering import Item, Lowering
 from tilewright.playbook.row_program import Load, NumberKind, Reduce, RowProgram, Value, arguments_of, renumbered
@@ -175,12 +175,12 @@ def _fresh(wanted: str, taken: set[str]) -> str:
 # -- structures --
 
 
-def chain_answer(chain: Chain) -> Answer:
+def chain_schedules(chain: Chain) -> Schedules:
     """Every way of the first program, followed by the best of the second, which has little to do."""
     last = best_way(chain.second)
     made = {one.id: _structure(chain, one, last) for one in (*every_way(chain.first), *ways(chain.first))}
-    draft = _structure(chain, draft_way(chain.first), draft_way(chain.second))
-    return Answer(draft, tuple(made[one.id] for one in ways(chain.first)), (draft, *made.values()))
+    pays = [one.id for one in ways(chain.first)]
+    return Schedules(tuple(made[id] for id in pays), tuple(one for id, one in made.items() if id not in pays))
 
 
 def _structure(chain: Chain, first: Way, second: Way) -> Structure:
@@ -199,7 +199,7 @@ def _structure(chain: Chain, first: Way, second: Way) -> Structure:
 # -- the family of rows --
 
 
-def _rows_answer(traced: TracedTask) -> Answer:
+def _matches(traced: TracedTask) -> Schedules:
     space = row_space(traced)
     try:
         program = program_of(space)
@@ -207,8 +207,8 @@ def _rows_answer(traced: TracedTask) -> Answer:
         chain = chain_of(space)
         if chain is None:
             raise
-        return chain_answer(chain)
-    return Answer(draft(program), structures(program), every_structure(program))
+        return chain_schedules(chain)
+    return row_schedules(program)
 
 
-ROWS = Family("rows", frozenset(RULES), lambda traced: traced.targets - {"getitem"} <= RULES.keys(), _rows_answer)
+ROWS = Family("rows", frozenset(RULES), _matches)

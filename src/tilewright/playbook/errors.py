@@ -17,6 +17,13 @@ class NotSupported(PlaybookProblem):
         super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
+class NoMatch(NotSupported):
+    """A graph that one kind of schedules does not take; nobody reads this, for others or the loops take it then."""
+
+    def __init__(self) -> None:
+        super().__init__("no schedule of this kind takes the graph")
+
+
 # -- refused before anything is traced --
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.scans.columns import column_of, scan_columns
 from tilewright.playbook.scans.pieces import has_few_long_rows, scan_pieces
 from tilewright.playbook.scans.program import SCANS, scan_program
-from tilewright.playbook.scans.structures import draft, has_many_short_rows, scan_rows, scan_warps
-
-_REFUSED = {"cummax", "cummin", "logcumsumexp"}
+from tilewright.playbook.scans.structures import has_many_short_rows, scan_rows, scan_warps
 
 
-def _claims(traced: TracedTask) -> bool:
-    return bool(traced.targets & (SCANS.keys() | _REFUSED))
-
-
-def _answer(traced: TracedTask) -> Answer:
-    for name in sorted(traced.targets & _REFUSED):
-        raise NotSupported(f"the playbook does not support the operation {name}; of scans it writes cumsum and cumprod")
+def _matches(traced: TracedTask) -> Schedules | None:
+    if not traced.targets & SCANS.keys():
+        return None
     program = scan_program(traced)
-    first = Structure(
-        "draft-scan", "first version: one block per row, a tile of elements at a time", partial(draft, program)
-    )
     later: list[Structure] = []
     every: list[Structure] = []
     if program.is_contiguous:
@@ -40,7 +30,7 @@ def _answer(traced: TracedTask) -> Answer:
     if column_of(program) is not None:
         summary = "teams of threads share columns, the next rows' loads under way"
         later.append(Structure("scan-columns", summary, partial(scan_columns, program)))
-    return Answer(first, tuple(later), (first, *dict.fromkeys((*later, *every))))
+    return Schedules(tuple(later), tuple(one for one in every if one not in later))
 
 
-SCANS_FAMILY = Family("scans", frozenset((*SCANS, *_REFUSED)), _claims, _answer)
+SCANS_FAMILY = Family("scans", frozenset(SCANS), _matches)

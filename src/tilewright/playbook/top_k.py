@@ -12,7 +12,7 @@ from functools import partial
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable, of_variable
 from tilewright.playbook.places.program import PlacedProgram, whole_program
@@ -137,27 +137,23 @@ __device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
 """
 
 
-def _written(program: TopProgram, vector: bool, op_line: str) -> str:
+def _written(program: TopProgram, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
     plan.add("need", f"@rows <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
-    kernel = PlacedKernel(program.placed, plan, program.along if vector else None, quick=False)
-    if vector:
-        plan.add("tune", _warp_choices(program, kernel.width), "of a row")
-        plan.add("tune", "TEAMS = 4 | 8 | 1", "rows of a block")
-        plan.add("need", "WARPS == 1 or TEAMS == 1", "several warps of a row wait for the whole block")
-        plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
-        width_line(plan, kernel)
-    else:
-        for constant in ("WARPS = 4", "TEAMS = 1", "VECTORS = 1", "WIDTH = 1"):
-            plan.add("const", constant)
+    kernel = PlacedKernel(program.placed, plan, program.along, quick=False)
+    plan.add("tune", _warp_choices(program, kernel.width), "of a row")
+    plan.add("tune", "TEAMS = 4 | 8 | 1", "rows of a block")
+    plan.add("need", "WARPS == 1 or TEAMS == 1", "several warps of a row wait for the whole block")
+    plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
+    width_line(plan, kernel)
     body = _body(kernel, program)
     more = [("unsigned rows", "@rows"), ("int steps", "@steps")]
     block = "dim3(WARPS * 32, TEAMS)"
     text = kernel.launched("top", "ceil_div(@rows, TEAMS)", block, "WARPS * 32 * TEAMS", body, more)
     header = (
-        f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: one warp or more for a "
-        f"row.\n\nA thread keeps the {program.count} best elements that it has met, in order, in registers. Then the "
+        f"{program.placed.name}, every row read once: one warp or more for a row.\n\nA thread keeps the "
+        f"{program.count} best elements that it has met, in order, in registers. Then the "
         "lists of a warp are merged: the best of all heads, again and again. What the warps have goes through shared "
         "memory, and the first warp merges that in the same way."
     )
@@ -167,7 +163,7 @@ def _written(program: TopProgram, vector: bool, op_line: str) -> str:
     )
     worst = "-INFINITY" if program.largest else "INFINITY"
     constants = [f"constexpr int COUNT = {program.count};  // elements that are chosen"]
-    pieces = [*([[VECTOR]] if vector else []), *([one] for one in kernel.forms.helpers())]
+    pieces = [[VECTOR], *([one] for one in kernel.forms.helpers())]
     return fragment(
         header,
         plan,
@@ -239,13 +235,12 @@ def _met(kernel: PlacedKernel, program: TopProgram) -> list[str]:
     return ["for (int first = 0; first * VECTORS * WARPS * 32 * WIDTH < steps; ++first) {", *indented(body), "}"]
 
 
-def _answer(traced: TracedTask) -> Answer:
+def _matches(traced: TracedTask) -> Schedules | None:
+    if "topk" not in traced.targets:
+        return None
     program = top_program(traced)
-    summary = "first version: a block per row, lists of the best merged"
-    first = Structure("draft-top", summary, partial(_written, program, False))
     summary = "a block per row read once in 16-byte vectors, lists of the best kept in registers and merged"
-    later = (Structure("top-lists", summary, partial(_written, program, True)),)
-    return Answer(first, later, (first, *later))
+    return Schedules((Structure("top-lists", summary, partial(_written, program)),))
 
 
-TOP_K = Family("top-k", frozenset(("topk",)), lambda traced: "topk" in traced.targets, _answer)
+TOP_K = Family("top-k", frozenset(("topk",)), _matches)

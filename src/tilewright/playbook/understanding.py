@@ -1,4 +1,4 @@
-"""From a task to an answer: trace the reference once, and give the graph to the family whose work it is."""
+"""From a task to an answer: trace the reference once, and write its graph in loops and in the schedules that match."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.playbook.chains import ROWS
 from tilewright.playbook.class_losses.structures import CLASS_LOSSES
 from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, TracedTask
+from tilewright.playbook.families import Answer, Family, Schedules, TracedTask
 from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
@@ -27,7 +27,7 @@ from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import task_op_line
 
-# In the order in which they are asked; the last takes what nobody claims.
+# In the order in which they are tried.
 FAMILIES: tuple[Family, ...] = (
     ATTENTION,
     PRODUCTS,
@@ -65,15 +65,35 @@ def understand(task: Task) -> Answer:
 
 
 def answer(task: Task, ask: Ask) -> Answer:
-    """The same with traces from whoever makes them: the family whose work it is, or loops where that has no file."""
+    """The same with traces from whoever makes them: schedules that match the graph, and loops as the baseline."""
+    found = _schedules(task, ask)
+    if not found.structures:
+        return any_graph(task, ask)
+    try:
+        draft = replace(any_graph(task, ask).draft, resort=True)
+        return Answer(draft, found.structures, (draft, *found.every))
+    except NotSupported:  # the loops have no rule for something that the schedules know
+        return Answer(found.structures[0], found.structures[1:], found.every)
+
+
+def _schedules(task: Task, ask: Ask) -> Schedules:
+    """Of the first family that matches; empty where none does, or its file would be too long."""
     try:
         traced = traced_task(task, ask)
-        family = next((one for one in FAMILIES if one.claims(traced)), FAMILIES[-1])
-        found = family.answer(traced)
-        parse(found.draft.write(task_op_line(task)))
+        for family in FAMILIES:
+            if (found := _matched(family, traced)) is not None and found.structures:
+                parse(found.structures[0].write(task_op_line(task)))
+                return found
     except (NotSupported, KernelFileError):
-        return any_graph(task, ask)
-    return found
+        pass
+    return Schedules(())
+
+
+def _matched(family: Family, traced: TracedTask) -> Schedules | None:
+    try:
+        return family.matches(traced)
+    except NotSupported:
+        return None
 
 
 def any_graph(task: Task, ask: Ask) -> Answer:

@@ -122,7 +122,7 @@ def written(name: str, make: Make) -> list[Written]:
     except (TaskError, NotSupported):
         return []
     steps = [step for one in (found.draft, *found.structures, *found.every) for step in with_variants(one)]
-    texts = {one.id: kernel_text(one, task, found.notes) for one in steps}
+    texts = {one.id: kernel_text(one, task) for one in steps}
     return [Written(name, structure, text, task) for structure, text in texts.items()]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from tilewright.playbook.class_losses.program import EXPONENTIALS, PICKS, RULES, SUMS, LossProgram, loss_program
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
@@ -25,28 +25,23 @@ _LOG2_E = "1.44269504f"
 class LossKernel(PlacedKernel):
     """A kernel for the rows of a loss being written."""
 
-    def __init__(self, program: LossProgram, plan: PlanLines, vector: bool) -> None:
-        super().__init__(program.placed, plan, program.along if vector else None, quick=False)
+    def __init__(self, program: LossProgram, plan: PlanLines) -> None:
+        super().__init__(program.placed, plan, program.along, quick=False)
         self.loss = program
 
     def name_of(self, leaf: str) -> str:
         return self.namer.tensors[leaf]
 
 
-def written(program: LossProgram, vector: bool, op_line: str) -> str:
+def written(program: LossProgram, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     plan.add("let", f"@rows = {product_text(program.rows)}")
     plan.add("need", f"@rows <= {MOST_32_BIT}")
-    kernel = LossKernel(program, plan, vector)
-    if vector:
-        plan.add("tune", "WARPS = 8 | 4 | 16", "of a block, each with rows of its own")
-        plan.add("tune", "TURNS = 1 | 2 | 4", "rows of a warp")
-        plan.add("tune", "VECTORS = 8 | 4 | 2", "loads of a thread under way")
-        width_line(plan, kernel)
-    else:
-        constants = ("WARPS = 8", "TURNS = 1", "VECTORS = 1", "WIDTH = 1")
-        for text in constants if program.log_sums else constants[:2]:
-            plan.add("const", text)
+    kernel = LossKernel(program, plan)
+    plan.add("tune", "WARPS = 8 | 4 | 16", "of a block, each with rows of its own")
+    plan.add("tune", "TURNS = 1 | 2 | 4", "rows of a warp")
+    plan.add("tune", "VECTORS = 8 | 4 | 2", "loads of a thread under way")
+    width_line(plan, kernel)
     plan.add("let", "@blocks = ceil_div(@rows, WARPS * TURNS)")
     parts = [(plan.name(f"{kernel.name_of(one.leaf)}_parts"), one) for one in program.sums]
     for name, one in parts:
@@ -57,18 +52,17 @@ def written(program: LossProgram, vector: bool, op_line: str) -> str:
     if program.sums:
         texts.append(_total_kernel(program, plan, [name for name, _ in parts], helpers))
     return fragment(
-        _header(program, vector),
+        _header(program),
         plan,
         includes(program.placed.as_rows()),
-        [VECTOR] if vector else [],
+        [VECTOR],
         *([one] for one in dict.fromkeys(helpers)),
         *texts,
     ).file()
 
 
-def _header(program: LossProgram, vector: bool) -> str:
-    name = program.placed.name
-    first = f"{name}, " + ("every row read once: a warp per row." if vector else "a first version: a warp per row.")
+def _header(program: LossProgram) -> str:
+    first = f"{program.placed.name}, every row read once: a warp per row."
     text = "\n\nThe element that a row picks is read by itself."
     if program.log_sums:
         text += (
@@ -203,21 +197,15 @@ def _total_kernel(program: LossProgram, plan: PlanLines, parts: list[str], helpe
     return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", "@blocks")], rest=" pdl")
 
 
-def _claims(traced: TracedTask) -> bool:
+def _matches(traced: TracedTask) -> Schedules | None:
     picks = bool(traced.targets & PICKS) and bool(traced.targets & (EXPONENTIALS | SUMS))
-    return picks and traced.targets <= POINTWISE_RULES.keys() | RULES.keys()
-
-
-def _answer(traced: TracedTask) -> Answer:
+    if not picks or not traced.targets <= POINTWISE_RULES.keys() | RULES.keys():
+        return None
     program = loss_program(traced)
-    first = Structure(
-        "draft-loss", "first version: a warp per row, element by element", partial(written, program, False)
-    )
-    later: tuple[Structure, ...] = ()
-    if program.along is not None:
-        summary = "a warp per row, read once in 16-byte vectors, several under way"
-        later = (Structure("loss-warps", summary, partial(written, program, True)),)
-    return Answer(first, later, (first, *later))
+    if program.along is None:
+        return None
+    summary = "a warp per row, read once in 16-byte vectors, several under way"
+    return Schedules((Structure("loss-warps", summary, partial(written, program)),))
 
 
-CLASS_LOSSES = Family("class losses", frozenset((*EXPONENTIALS, *PICKS)), _claims, _answer)
+CLASS_LOSSES = Family("class losses", frozenset((*EXPONENTIALS, *PICKS)), _matches)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.convolutions import direct, hopper, points, streamed, strips, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
-from tilewright.playbook.convolutions.draft import draft_convolution
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.points import point_convolution
 from tilewright.playbook.convolutions.program import Convolution
@@ -45,15 +44,20 @@ class ConvolutionWay:
         return self.writer(convolution)(convolution, op_line, choices)
 
 
-DRAFT = ConvolutionWay("draft-convolution", "first version: one thread per result", lambda _: draft_convolution)
-
-
 def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[ConvolutionWay, ...]:
     """The ways that take every convolution of a chain on a GPU, the most promising first."""
     found: list[ConvolutionWay] = []
     if arch == _HOPPER:
         able = sorted((one for one in convolutions if hopper.can_write(one)), key=lambda one: -one.multiplications)
-        found += [_hopper_way(tuple(able[:count]), len(able)) for count in range(len(able), 0, -1)]
+        rest = [one for one in convolutions if one not in able]
+        least = 1 if all(map(_is_written, convolutions)) else len(able)
+        found += [
+            _hopper_way(tuple(able[:count]), len(able))
+            for count in range(len(able), 0, -1)
+            if count >= least and all(map(_is_written, rest))
+        ]
+    if not all(map(_is_written, convolutions)):
+        return tuple(found)
     if arch != _TURING and any(_written(one) is tensor_core_convolution for one in convolutions):
         found += [LONG_ROWS] if any(map(has_long_rows, convolutions)) else []
         found.append(TENSOR_CORES)
@@ -125,11 +129,17 @@ def _moves_much(convolution: Convolution) -> bool:
     return convolution.multiplications <= _LITTLE_WORK * moved * convolution.batch.size * convolution.groups
 
 
+def _on_tensor_cores(convolution: Convolution) -> bool:
+    """Not where every result is made from one channel."""
+    return tensor_cores.can_write(convolution) and not convolution.is_depthwise
+
+
+def _is_written(convolution: Convolution) -> bool:
+    return _on_tensor_cores(convolution) or direct.can_write(convolution)
+
+
 def _written(convolution: Convolution) -> WriteConvolution:
-    """By tensor cores, except where every result is made from one channel."""
-    if tensor_cores.can_write(convolution) and not convolution.is_depthwise:
-        return tensor_core_convolution
-    return direct_convolution if direct.can_write(convolution) else draft_convolution
+    return tensor_core_convolution if _on_tensor_cores(convolution) else direct_convolution
 
 
 def _first(write: WriteConvolution, takes: Callable[[Convolution], bool], otherwise: Writer) -> Writer:
@@ -164,5 +174,5 @@ STRIPS = ConvolutionWay(
 DIRECT = ConvolutionWay(
     "convolution-direct",
     "a thread makes a patch of results in registers",
-    _first(direct_convolution, direct.can_write, lambda _: draft_convolution),
+    _first(direct_convolution, direct.can_write, _written),
 )

@@ -38,13 +38,13 @@ class MeansStage:
     name: str  # of the task
 
     @property
-    def draft(self) -> Way:
+    def simple(self) -> Way:
         summary = "means of what each tap sees, in one pass"
         return Way(self._program, "tap-means", summary, partial(_written, self))
 
     @property
     def best(self) -> Way:
-        return self.draft
+        return self.simple
 
     @property
     def elements(self) -> int:

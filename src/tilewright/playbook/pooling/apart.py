@@ -10,7 +10,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import Held, product_text, width_line
 from tilewright.playbook.places.vectors import each_element
-from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.kernel import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram
 
 _MOST_TAPS = 64  # that a thread can hold in registers

@@ -8,7 +8,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Read
 from tilewright.playbook.places.text import product_text
-from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.kernel import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strips import ROW_IS_USED
 from tilewright.playbook.row_program import Load

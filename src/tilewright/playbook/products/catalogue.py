@@ -7,27 +7,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.kernel_file import KernelFileError, parse
-from tilewright.playbook import catalogue as rows
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Way, row_schedules
 from tilewright.playbook.convolutions.catalogue import (
-    DRAFT,
     ConvolutionWay,
     channel_ways,
     convolution_ways,
     pays_over_channels,
 )
 from tilewright.playbook.convolutions.program import Convolution
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.errors import NoMatch
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.chains import (
     best_ways,
     chain_text,
-    draft_ways,
     with_channels,
     with_weights,
 )
-from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.graph import CONVOLUTION
 from tilewright.playbook.products.graph import PRODUCTS as MATRIX_PRODUCTS
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
@@ -47,7 +43,6 @@ _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
 _MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
-_SOME_WORK = 1 << 28  # multiplications: a first version never wins
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 800  # products for each number of the operands: splitting them first takes longer than it saves
 _NARROW = 8  # times as many rows of the first operand as the second has columns
@@ -64,17 +59,15 @@ class SumsWay:
     resort: bool = False  # as a structure has it
 
 
-def answer(traced: TracedTask) -> Answer:
+def _matches(traced: TracedTask) -> Schedules | None:
     """What is written for a task with products or convolutions in it."""
+    if not traced.targets & TARGETS:
+        return None
     chain = read(traced)
     if not chain.sums:
         return _only_rows(chain)
     products = tuple(one for one in chain.sums if isinstance(one, Contraction))
     convolutions = tuple(one for one in chain.sums if isinstance(one, Convolution))
-    first = SumsWay("draft-product", "first version: tiles of sums", draft_product)
-    draft = _structure(
-        chain, _sums_way(first if products else None, DRAFT if convolutions else None), draft_ways(chain)
-    )
     op_line = task_op_line(chain.task)
     arch = traced.task.profile.arch
     found = [
@@ -94,8 +87,7 @@ def answer(traced: TracedTask) -> Answer:
     every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
-    draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
-    return Answer(draft, every, (draft, *every), chain.notes)
+    return Schedules(every)
 
 
 def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, ...]:
@@ -134,17 +126,17 @@ def _sums_ways(products: tuple[SumsWay, ...], convolutions: tuple[ConvolutionWay
     if not has_convolutions:
         return [_sums_way(one, None) for one in products]
     best = products[0] if has_products else None
-    first = (DRAFT,) if len(chain.stages) > 1 else ()  # with better rows than a draft's
-    return [_sums_way(best, one) for one in convolutions or first]
+    return [_sums_way(best, one) for one in convolutions]
 
 
-def _only_rows(chain: Chain) -> Answer:
+def _only_rows(chain: Chain) -> Schedules:
     """Where algebra has left no product."""
     (first, *more) = chain.rest
     if more or not isinstance(first, RowsStage):
-        raise NotSupported("the playbook does not write several stages of rows without a product")
-    program = first.program
-    return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
+        raise NoMatch
+    found = row_schedules(first.program)
+    noted = [tuple(one.noted(chain.notes) for one in some) for some in (found.structures, found.others)]
+    return Schedules(*noted)
 
 
 def product_ways(products: list[Contraction], arch: str) -> tuple[SumsWay, ...]:
@@ -244,7 +236,7 @@ def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure
     summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
     id = "-then-".join([way.id, *(one.id for one in chosen)])
     write = partial(chain_text, chain, way.write, chosen)
-    return Structure(id, summary, write, resort=way.resort)
+    return Structure(id, summary, write, resort=way.resort, notes=chain.notes)
 
 
 # -- the family of GEMMs and convolutions --
@@ -252,4 +244,4 @@ def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure
 TARGETS = MATRIX_PRODUCTS | {CONVOLUTION}
 _KEPT = TARGETS | {"triu", "tril", "diag_embed"}
 
-PRODUCTS = Family("products", _KEPT, lambda traced: bool(traced.targets & TARGETS), answer)
+PRODUCTS = Family("products", _KEPT, _matches)

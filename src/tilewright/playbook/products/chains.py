@@ -135,23 +135,18 @@ def _mentions(stage: Stage, name: str, op_line: str) -> bool:
         return name in (stage.a.tensor, stage.b.tensor, *(one.name for one in stage.finish_inputs))
     if isinstance(stage, Convolution):
         return name in (stage.x, stage.weight, *(one.name for one in stage.finish_inputs))
-    return any(re.search(rf"\b{name}\b", line) for line, _ in stage.draft.fragment(op_line).plan.entries)
-
-
-def draft_ways(chain: Chain) -> tuple[Way, ...]:
-    """Every stage beside the sums as a first version."""
-    return tuple(one.draft for one in chain.rest)
+    return any(re.search(rf"\b{name}\b", line) for line, _ in stage.simple.fragment(op_line).plan.entries)
 
 
 def best_ways(chain: Chain, write: WriteSums, op_line: str) -> tuple[Way, ...]:
-    """The most promising way for each stage beside the sums; small ones stay drafts, and so do as many as must."""
+    """The most promising way for each stage beside the sums; small ones stay simple, and so do as many as must."""
     stages = chain.rest
     found = [one.best for one in stages]
     combinations = math.prod(_combinations(write(one, op_line, _choices(chain.sums))) for one in chain.sums)
     for place in sorted(range(len(found)), key=lambda one: stages[one].elements):
         tried = combinations * math.prod(_combinations(one.fragment(op_line)) for one in found)
         if stages[place].elements < _SMALL_STAGE or tried > _MOST_COMBINATIONS:
-            found[place] = stages[place].draft
+            found[place] = stages[place].simple
     return tuple(found)
 
 

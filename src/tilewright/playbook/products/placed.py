@@ -12,7 +12,6 @@ from tilewright.playbook.families import TracedTask
 from tilewright.playbook.moves import draft as draft_moves
 from tilewright.playbook.moves import moved, vectors
 from tilewright.playbook.places.program import PlacedProgram
-from tilewright.playbook.pooling.draft import draft as draft_pool
 from tilewright.playbook.pooling.program import POOLS, PoolProgram, pool_program
 from tilewright.playbook.pooling_family import pool_ways
 
@@ -24,12 +23,11 @@ class PoolStage:
     program: PoolProgram
 
     @property
-    def draft(self) -> Way:
-        summary = "first version: one thread goes through one window"
-        return Way(self.program.placed.as_rows(), "draft-pool", summary, partial(draft_pool, self.program))
+    def best(self) -> Way:
+        return pool_ways(self.program)[0]
 
     @property
-    def best(self) -> Way:
+    def simple(self) -> Way:
         return pool_ways(self.program)[0]
 
     @property
@@ -46,14 +44,14 @@ class MoveStage:
     program: PlacedProgram
 
     @property
-    def draft(self) -> Way:
+    def simple(self) -> Way:
         summary = "first version: one thread per element, which finds its places"
         return Way(self.program.as_rows(), "draft-places", summary, partial(draft_moves, (self.program,)))
 
     @property
     def best(self) -> Way:
         if not self.program.variables:
-            return self.draft
+            return self.simple
         summary = "16-byte vectors of the result, each read from where its elements lie"
         return Way(self.program.as_rows(), "place-vectors", summary, partial(vectors, (self.program,)))
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import Way, best_way, draft_way, ways
+from tilewright.playbook.catalogue import Way, best_way, simple_way, ways
 from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.reading import Settings, numbers, part
@@ -46,8 +46,8 @@ class RowsStage:
     program: RowProgram
 
     @property
-    def draft(self) -> Way:
-        return draft_way(self.program)
+    def simple(self) -> Way:
+        return simple_way(self.program)
 
     @property
     def best(self) -> Way:

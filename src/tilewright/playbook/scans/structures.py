@@ -1,4 +1,4 @@
-"""Kernels for scans: a first version, a warp per short row, and one block per row with the next tile under way."""
+"""Kernels for scans: a warp per short row, and one block per row with the next tile under way."""
 
 from __future__ import annotations
 
@@ -50,65 +50,6 @@ def _planned(program: ScanProgram, op_line: str) -> PlanLines:
     plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
     plan.add("need", f"@rows <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
     return plan
-
-
-def draft(program: ScanProgram, op_line: str) -> str:
-    """One block per row, which takes THREADS elements at a time."""
-    plan = _planned(program, op_line)
-    plan.add("const", "THREADS = 256")
-    kernel = ScanKernel(program, plan, None, quick=False)
-    at = kernel.variable(program.along)
-    body = [
-        *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[THREADS / 32];" for one in program.scans),
-        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
-        *kernel.split(program.rows, "blockIdx.x"),
-        *(
-            f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles"
-            for one in program.scans
-        ),
-        "for (int first = 0; first < steps; first += THREADS) {",
-        *indented(_draft_tile(kernel, at)),
-        "}",
-    ]
-    text = kernel.launched("rows", "@rows", "THREADS", "THREADS", body, [("int steps", "@steps")])
-    header = (
-        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes "
-        "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
-        "total is carried on."
-    )
-    return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
-
-
-def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
-    scans = kernel.scan.scans
-    inner, texts = kernel.write(kernel.scan.inner, {}, kernel.load_alone)
-    names = [(one, kernel.names[one.leaf]) for one in scans]
-    lines = [f"const int {at} = first + threadIdx.x;"]
-    lines += [f"{one.kind.cpp} {name}_taken = {one.start};" for one, name in names]
-    lines += [f"if ({at} < steps) {{", *indented(inner)]
-    lines += [f"  {name}_taken = {texts[one.value].text};" for one, name in names]
-    lines += ["}"]
-    for one, name in names:
-        lines += [
-            f"const {one.kind.cpp} {name}_scanned = scan_warp({name}_taken, lane, {one.combiner}{{}});",
-            f"if (lane == 31) {name}_totals[warp] = {name}_scanned;",
-        ]
-    lines += ["__syncthreads();"]
-    known: Known = {}
-    for one, name in names:
-        combine = f"{one.combiner}{{}}"
-        own = f"before_lane({name}_scanned, lane, {one.kind.cpp}({one.start}))" if one.before else f"{name}_scanned"
-        own = own.replace("long long(", "static_cast<long long>(")
-        lines += [
-            f"{one.kind.cpp} {name}_earlier = {name}_carry;",
-            "for (int other = 0; other < THREADS / 32; ++other) {",
-            f"  if (other < warp) {name}_earlier = {combine}({name}_earlier, {name}_totals[other]);",
-            f"  {name}_carry = {combine}({name}_carry, {name}_totals[other]);",
-            "}",
-            f"const {one.kind.cpp} {name} = {combine}({name}_earlier, {own});",
-        ]
-        known[kernel.value_of(one.leaf)] = Text(name)
-    return [*lines, f"if ({at} < steps) {{", *indented(kernel.store_each(known)), "}", "__syncthreads();"]
 
 
 # -- a warp per row --

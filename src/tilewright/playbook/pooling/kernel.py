@@ -1,11 +1,11 @@
-"""What kernels for pooling have in common, and the first version: one thread per result."""
+"""What kernels for pooling have in common."""
 
 from __future__ import annotations
 
 import math
 
-from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
+from tilewright.playbook.cpp_text import Text
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.reader import Read
 from tilewright.playbook.places.sizes import Size
@@ -156,39 +156,3 @@ class PoolKernel(PlacedKernel):
             factors.append(f"count_{axis.lower()}")
         lines.append(f"const float pooled = {made} / static_cast<float>({' * '.join(factors)});")
         return lines, Text("pooled")
-
-
-def draft(program: PoolProgram, op_line: str) -> Fragment:
-    """One thread per result."""
-    plan = PlanLines(program.placed.as_rows(), op_line)
-    plan.add("const", "THREADS = 256")
-    kernel = PoolKernel(program, plan, vector=False, quick=False)
-    count = plan.name("n")
-    plan.add("let", f"{count} = {product_text(program.placed.variables)}")
-    inner, texts = kernel.write((program.value,), {}, kernel.load_alone)
-    body = [*inner, f"made = combined(made, {texts[program.value].text});"]
-    for axis, one in kernel.axes.items():
-        inside, outside = kernel.variable(one.inside), kernel.variable(one.outside)
-        tap = f"tap_{axis.lower()}"
-        body = [
-            f"for (int {tap} = 0; {tap} < KERNEL_{axis}; ++{tap}) {{",
-            f"  const int {inside} = {outside} * STRIDE_{axis} - PAD_{axis} + {tap} * DILATION_{axis};",
-            f"  if ({inside} < 0 || {inside} >= {kernel.size(one.inside.size, 'int')}) continue;",
-            *indented(body),
-            "}",
-        ]
-    lines = [
-        "const long long element = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
-        "if (element >= n) return;",
-        *kernel.split(program.placed.variables, "element"),
-        f"float made = {program.start};",
-        *body,
-        *kernel.result_lines("made"),
-    ]
-    grid, more = f"ceil_div({count}, THREADS)", [("long long n", count)]
-    text = kernel.launched("windows", grid, "THREADS", "THREADS", lines, more)
-    header = (
-        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window "
-        "of one result; places outside the input are skipped."
-    )
-    return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text)
