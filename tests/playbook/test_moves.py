@@ -209,7 +209,7 @@ def test_every_structure_of_every_move_is_right(
 
 def test_lines_of_kernels_are_short() -> None:
     for name in ("cached", "rotated", "shuffled", "padded"):
-        for step in BY_NAME[name].answer.every:
+        for step in BY_NAME[name].answer.structures:
             text = step.write(task_op_line(BY_NAME[name].task))
             assert max(map(len, text.splitlines())) <= 120, step.id
 

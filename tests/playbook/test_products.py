@@ -140,7 +140,8 @@ def test_what_overflows_is_infinite_as_in_f32(name: str, id: str, gpu: str, tmp_
 
 
 def test_sums_over_columns_are_right(tmp_path: Path) -> None:
-    _check(_structures("mean_of_columns")["product-vector"], "mean_of_columns", _ODD[:1], tmp_path)
+    first, *_ = (one for id, one in _structures("mean_of_columns").items() if id != "loops")
+    _check(first, "mean_of_columns", _ODD[:1], tmp_path)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook.attention_family import ATTENTION
@@ -70,23 +70,31 @@ def answer(task: Task, ask: Ask) -> Answer:
     if not found.structures:
         return any_graph(task, ask)
     try:
-        draft = replace(any_graph(task, ask).draft, resort=True)
-        return Answer(draft, found.structures, (draft, *found.every))
+        sizes, loops = _in_loops(task, ask)
+        draft = replace(loops.draft, resort=True)
+        if sizes >= found.sizes:
+            return Answer(draft, found.structures, (draft, *found.every))
+        return Answer(found.structures[0], (*found.structures[1:], draft), (*found.every, draft))
     except NotSupported:  # the loops have no rule for something that the schedules know
         return Answer(found.structures[0], found.structures[1:], found.every)
 
 
-def _schedules(task: Task, ask: Ask) -> Schedules:
+@dataclass(frozen=True)
+class _Found(Schedules):
+    sizes: int = 0  # dimensions that may vary
+
+
+def _schedules(task: Task, ask: Ask) -> _Found:
     """Of the first family that matches; empty where none does, or its file would be too long."""
     try:
         traced = traced_task(task, ask)
         for family in FAMILIES:
             if (found := _matched(family, traced)) is not None and found.structures:
                 parse(found.structures[0].write(task_op_line(task)))
-                return found
+                return _Found(found.structures, found.others, _varying(traced))
     except (NotSupported, KernelFileError):
         pass
-    return Schedules(())
+    return _Found(())
 
 
 def _matched(family: Family, traced: TracedTask) -> Schedules | None:
@@ -96,17 +104,28 @@ def _matched(family: Family, traced: TracedTask) -> Schedules | None:
         return None
 
 
+def _varying(traced: TracedTask) -> int:
+    return 0 if traced.probes.fixed else sum(one.varies for one in traced.task.free)
+
+
 def any_graph(task: Task, ask: Ask) -> Answer:
     """A baseline of whatever operations have rules: for all sizes where the graph stays the same, else for fewer."""
+    return _in_loops(task, ask)[1]
+
+
+def _in_loops(task: Task, ask: Ask) -> tuple[int, Answer]:
+    """The same with how many dimensions may vary."""
     for held, probes in _attempts(task):
         try:
             *traces, own = ask(TraceRequest(held, (*probes.probes, Probe(task.sizes, {})), KEPT)).traces
             if same_graph(tuple(traces)):
                 alike = same_graph((traces[0], own))  # small sizes may be read otherwise, by another name for a view
-                return loops_answer(TracedTask(held, tuple(traces), probes), own if alike else None)
+                traced = TracedTask(held, tuple(traces), probes)
+                return _varying(traced), loops_answer(traced, own if alike else None)
         except (ReferenceProblem, NotSupported):
             pass  # what follows from nothing known; anything else comes again at the own sizes
-    return loops_answer(_fixed(task, ask, KEPT))
+    traced = _fixed(task, ask, KEPT)
+    return _varying(traced), loops_answer(traced)
 
 
 def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
