@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewright.playbook.products.hopper import hopper_product
-from tilewright.playbook.products.program import Contraction, Extent, Kept, Operand
+from tilewright.playbook.gemms.hopper import hopper_product
+from tilewright.playbook.gemms.program import Contraction, Extent, Kept, Operand
 from tilewright.playbook.row_program import (
     Load,
     NumberKind,

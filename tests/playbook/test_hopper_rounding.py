@@ -13,9 +13,9 @@ from tests.playbook.functions import Function, draw, task_of, truth
 import tilewright
 from tilewright.kernel_file import parse
 from tilewright.kernel_file.evaluate import evaluate
-from tilewright.playbook.products.hopper import hopper_product
-from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import read
+from tilewright.playbook.gemms.hopper import hopper_product
+from tilewright.playbook.gemms.program import Contraction
+from tilewright.playbook.gemms.reading import read
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task, understand
 from tilewright.records import DType, Task, TensorSpec

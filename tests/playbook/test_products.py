@@ -11,9 +11,9 @@ from tests.playbook.agreement import check, load_structure
 from tests.playbook.product_functions import BY_NAME, CHAINS, PRODUCTS, VECTORS, traced_of
 
 from tilewright.playbook.families import Structure
-from tilewright.playbook.products.algebra import DIAGONAL, SUMS
-from tilewright.playbook.products.program import Contraction, Kept, Triangle
-from tilewright.playbook.products.reading import read
+from tilewright.playbook.gemms.algebra import DIAGONAL, SUMS
+from tilewright.playbook.gemms.program import Contraction, Kept, Triangle
+from tilewright.playbook.gemms.reading import read
 from tilewright.playbook.tracing import probes_of, trace
 from tilewright.playbook.understanding import answer
 from tilewright.records import DType

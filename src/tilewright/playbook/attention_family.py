@@ -9,7 +9,7 @@ from tilewright.playbook.attention import decode, flash, flash_f32, hopper, hopp
 from tilewright.playbook.attention.apart import taken_apart
 from tilewright.playbook.attention.program import PRODUCTS, SOFTMAXES, Attention, attention_program
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
-from tilewright.playbook.products.catalogue import PRODUCTS as PRODUCTS_FAMILY
+from tilewright.playbook.gemms.catalogue import PRODUCTS as PRODUCTS_FAMILY
 
 # The most promising first: id, summary, what it takes, how it is written.
 _WAYS: tuple[tuple[str, str, Callable[[Attention], bool], Callable[[Attention, str], str]], ...] = (

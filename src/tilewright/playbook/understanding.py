@@ -10,15 +10,15 @@ from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook.attention_family import ATTENTION
 from tilewright.playbook.chains import ROWS
 from tilewright.playbook.class_losses.structures import CLASS_LOSSES
-from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Schedules, TracedTask
+from tilewright.playbook.gemms.catalogue import PRODUCTS
+from tilewright.playbook.gemms.convolution_reading import held_dimensions
 from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
 from tilewright.playbook.pooling_family import POOLING_FAMILY
-from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
 from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, TraceRequest, Traces, fixed_probe, probes_of

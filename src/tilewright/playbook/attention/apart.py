@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.playbook.attention.program import PRODUCTS
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.products.graph import RESHAPES, SAME, TURNS, renumbered
+from tilewright.playbook.gemms.graph import RESHAPES, SAME, TURNS, renumbered
 from tilewright.playbook.tracing import Items, Node, Trace, TracedNode
 
 _SEEN_AS = RESHAPES | SAME | TURNS | {"expand"}

@@ -1,0 +1,247 @@
+"""Which structures are written for a chain of products and convolutions, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tilewright.kernel_file import KernelFileError, parse
+from tilewright.playbook.catalogue import Way, row_schedules
+from tilewright.playbook.errors import NoMatch
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
+from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.gemms.chains import (
+    best_ways,
+    chain_text,
+    with_channels,
+    with_weights,
+)
+from tilewright.playbook.gemms.convolution_catalogue import (
+    ConvolutionWay,
+    channel_ways,
+    convolution_ways,
+    pays_over_channels,
+)
+from tilewright.playbook.gemms.convolution_program import Convolution
+from tilewright.playbook.gemms.graph import CONVOLUTION
+from tilewright.playbook.gemms.graph import PRODUCTS as MATRIX_PRODUCTS
+from tilewright.playbook.gemms.hopper import can_fuse, can_write, hopper_product
+from tilewright.playbook.gemms.plan_text import Choices
+from tilewright.playbook.gemms.program import Contraction
+from tilewright.playbook.gemms.reading import Chain, RowsStage, read
+from tilewright.playbook.gemms.tensor_cores import tensor_core_product
+from tilewright.playbook.gemms.tiles import tiled_product
+from tilewright.playbook.gemms.vectors import is_vector_product, vector_product
+from tilewright.records import DType
+from tilewright.tasks import task_op_line
+
+_TURING = "sm_75"  # without asynchronous copies
+_HOPPER = "sm_90a"
+_FUSED = "product-hopper-fused"
+_FEW_TILES = 132  # of 128 x 128 sums
+_LONG_K = 2048
+_FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
+_MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
+_MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
+_LITTLE_WORK = 800  # products for each number of the operands: splitting them first takes longer than it saves
+_NARROW = 8  # times as many rows of the first operand as the second has columns
+_SEVERAL_STEPS = 256  # of k: fewer, and a tile is stored as soon as it is begun
+
+
+@dataclass(frozen=True)
+class SumsWay:
+    """A way to write every product of a chain, or every product and every convolution."""
+
+    id: str
+    summary: str
+    write: Callable[..., Fragment]
+    resort: bool = False  # as a structure has it
+
+
+def _matches(traced: TracedTask) -> Schedules | None:
+    """What is written for a task with products or convolutions in it."""
+    if not traced.targets & TARGETS:
+        return None
+    chain = read(traced)
+    if not chain.sums:
+        return _only_rows(chain)
+    products = tuple(one for one in chain.sums if isinstance(one, Contraction))
+    convolutions = tuple(one for one in chain.sums if isinstance(one, Convolution))
+    op_line = task_op_line(chain.task)
+    arch = traced.task.profile.arch
+    found = [
+        (chain, one)
+        for one in _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
+    ]
+    joined = with_channels(chain, op_line) if arch == _HOPPER else None
+    if joined is not None:
+        own = tuple(one for one in joined.sums if isinstance(one, Convolution))
+        ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
+        at = 0 if all(pays_over_channels(one) for one in own if one.across is not None) else 1
+        found[at:at] = [(joined, one) for one in ways]
+    weighed = with_weights(chain, op_line) if arch == _HOPPER else None
+    if weighed is not None and found[0][1].id == _FUSED:
+        summary = f"{found[0][1].summary}, and between them its softmax, by both"
+        found.insert(0, (weighed, replace(found[0][1], id=f"{_FUSED}-softmax", summary=summary)))
+    every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
+    if convolutions and len(chain.stages) > 1:
+        every = _with_room(every, op_line)
+    return Schedules(every)
+
+
+def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, ...]:
+    """The structures whose files are within the limits of one; of those with fewer convolutions on Hopper's units
+    only the first."""
+    kept: dict[str, Structure] = {}
+    for one in every:
+        kind = one.id.partition("-largest")[0].partition("-then-")[0]
+        try:
+            if kind not in kept:
+                parse(one.write(op_line))
+                kept[kind] = one
+        except KernelFileError:
+            continue
+    return tuple(kept.values())
+
+
+def _sums_way(product: SumsWay | None, convolution: ConvolutionWay | None) -> SumsWay:
+    both = [one for one in (convolution, product) if one is not None]
+
+    def write(stage: Contraction | Convolution, op_line: str, choices: Choices) -> Fragment:
+        if isinstance(stage, Convolution):
+            assert convolution is not None
+            return convolution.write(stage, op_line, choices)
+        assert product is not None
+        return product.write(stage, op_line, choices)
+
+    id, summary = "-and-".join(one.id for one in both), "; ".join(one.summary for one in both)
+    return SumsWay(id, summary, write, any(one.resort for one in both))
+
+
+def _sums_ways(products: tuple[SumsWay, ...], convolutions: tuple[ConvolutionWay, ...], chain: Chain) -> list[SumsWay]:
+    """Every way for what the chain has most of, beside the best for the rest."""
+    has_products = any(isinstance(one, Contraction) for one in chain.sums)
+    has_convolutions = any(isinstance(one, Convolution) for one in chain.sums)
+    if not has_convolutions:
+        return [_sums_way(one, None) for one in products]
+    best = products[0] if has_products else None
+    return [_sums_way(best, one) for one in convolutions]
+
+
+def _only_rows(chain: Chain) -> Schedules:
+    """Where algebra has left no product."""
+    (first, *more) = chain.rest
+    if more or not isinstance(first, RowsStage):
+        raise NoMatch
+    found = row_schedules(first.program)
+    noted = [tuple(one.noted(chain.notes) for one in some) for some in (found.structures, found.others)]
+    return Schedules(*noted)
+
+
+def product_ways(products: list[Contraction], arch: str) -> tuple[SumsWay, ...]:
+    """The ways that take every product of a chain on a GPU, the most promising first."""
+    if all(is_vector_product(one) for one in products):
+        summary = "a matrix times a vector: its bytes read once"
+        return (SumsWay("product-vector", summary, partial(_either, vector_product)),)
+    cut = any(_is_long(one) for one in products)
+    hopper = _hopper_ways(products, cut) if arch == _HOPPER else []
+    found = [*hopper]
+    if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
+        strict = any(one.is_strict for one in products)
+        summary = f"tensor cores by mma.sync{', f32 as two TF32 parts' if strict else ''}, tiles copied asynchronously"
+        found += _with_pieces("product-tensor-cores", summary, tensor_core_product, cut)
+    found += _with_pieces("product-tiles", "eight by eight sums of a thread in registers", tiled_product, cut)
+    if hopper and sum(one.multiplications for one in products) >= _MUCH_WORK:
+        found[len(hopper) :] = [replace(one, resort=True) for one in found[len(hopper) :]]
+    return tuple(found)
+
+
+def _hopper_ways(products: list[Contraction], cut: bool) -> list[SumsWay]:
+    """The ways by TMA and wgmma."""
+    if not all(is_vector_product(one) or can_write(one) for one in products):
+        return []
+    if any(one.element is not DType.F32 for one in products):
+        found = _with_pieces("product-hopper", "TMA and wgmma: a producer, two consumers", _hopper, cut)
+    else:
+        summary = "TMA and wgmma, f32 as two f16 parts that are made first"
+        found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
+        # Elsewhere operands are small beside the work on them, and splitting them first is quicker.
+        few = cut or all(is_vector_product(one) or _is_little_work(one) for one in products)
+        much = sum(_parts_bytes(one) for one in products) > _MOST_PARTS
+        if not all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
+            return found
+        if few and not cut and all(is_vector_product(one) or _has_large_first(one) for one in products):
+            summary = "TMA and wgmma, f32 as two f16 parts: the first operand's are made where they are multiplied"
+            way = _with_pieces("product-hopper-fused-a", summary, partial(_hopper, fused=True, ready_b=True), cut)[0]
+            found.insert(0, way)
+        elif few or much:
+            summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
+            found.insert(0, _with_pieces(_FUSED, summary, partial(_hopper, fused=True), cut)[0])
+    return found
+
+
+def _hopper(
+    product: Contraction,
+    op_line: str,
+    choices: Choices,
+    pieces: bool = False,
+    fused: bool = False,
+    ready_b: bool = False,
+) -> Fragment:
+    """Whose few constants are left to autotuning in chains too."""
+    return hopper_product(product, op_line, pieces, fused, ready_b)
+
+
+def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[SumsWay]:
+    """A way as it is; and first, where k is long and results are few, with k cut into pieces."""
+    found = [SumsWay(id, summary, partial(_either, write))]
+    if cut:
+        pieces = partial(_either, partial(write, pieces=True))
+        found.insert(0, SumsWay(f"{id}-pieces", f"{summary}; k cut into pieces that a second kernel adds", pieces))
+    return found
+
+
+def _either(write: Callable[..., Fragment], product: Contraction, op_line: str, choices: Choices) -> Fragment:
+    """A product as the way writes it; vectors as vectors."""
+    chosen = vector_product if is_vector_product(product) else write
+    return chosen(product, op_line, choices=choices)
+
+
+def _is_long(product: Contraction) -> bool:
+    """Whether tiles of the result are too few to fill a GPU, and k long enough to be cut."""
+    tiles = -(-product.m.size // 128) * -(-product.n.size // 128) * product.batch.size
+    return tiles < _FEW_TILES and product.k.size >= _LONG_K
+
+
+def _parts_bytes(product: Contraction) -> int:
+    """Of both operands, two f16 parts of every number."""
+    return 4 * product.batch.size * product.k.size * (product.m.size + product.n.size)
+
+
+def _is_little_work(product: Contraction) -> bool:
+    """Whether operands are large beside the work on them, and tiles are more than their stores."""
+    m, n = product.m.size, product.n.size
+    return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _SEVERAL_STEPS)
+
+
+def _has_large_first(product: Contraction) -> bool:
+    """Whether splitting the first operand first takes long enough to be saved, and the second is soon split. Of square
+    matrices it is not: 4096 by 4096 by 4096 took 686 us on an H200, and 618 with both split first."""
+    m, n, k = product.m.size, product.n.size, product.k.size
+    return product.kept is None and k >= _SEVERAL_STEPS and m >= _NARROW * n
+
+
+def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:
+    summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
+    id = "-then-".join([way.id, *(one.id for one in chosen)])
+    write = partial(chain_text, chain, way.write, chosen)
+    return Structure(id, summary, write, resort=way.resort, notes=chain.notes)
+
+
+# -- the family of GEMMs and convolutions --
+
+TARGETS = MATRIX_PRODUCTS | {CONVOLUTION}
+_KEPT = TARGETS | {"triu", "tril", "diag_embed"}
+
+PRODUCTS = Family("products", _KEPT, _matches)
