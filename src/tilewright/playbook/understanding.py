@@ -13,7 +13,7 @@ from tilewright.playbook.class_losses.structures import CLASS_LOSSES
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Schedules, TracedTask
 from tilewright.playbook.gemms.catalogue import PRODUCTS
-from tilewright.playbook.gemms.convolution_reading import held_dimensions
+from tilewright.playbook.gemms.convolution_program import held_dimensions
 from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph

@@ -16,7 +16,7 @@ from tilewright.playbook.attention.text import (
     scale_argument,
 )
 from tilewright.playbook.cpp_text import worded
-from tilewright.playbook.gemms.hopper_text import BARRIERS
+from tilewright.playbook.gemms.hopper_form import BARRIERS
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.text import product_text
 from tilewright.playbook.templates import sections

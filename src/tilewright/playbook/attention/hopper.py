@@ -15,7 +15,7 @@ from tilewright.playbook.attention.maps import MatrixMap, load_box, matrix_map
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, AttentionPlan, pair_text
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.gemms.hopper_text import BARRIERS, wgmma, wgmma_of
+from tilewright.playbook.gemms.hopper_form import BARRIERS, wgmma, wgmma_of
 from tilewright.records import DType
 
 _HEADER = """

@@ -18,7 +18,7 @@ from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, AttentionPlan, is_whole, pair_text
 from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file, plan_entry
-from tilewright.playbook.gemms.hopper_text import BARRIERS, wgmma, wgmma_of
+from tilewright.playbook.gemms.hopper_form import BARRIERS, wgmma, wgmma_of
 from tilewright.playbook.places.text import product_text
 from tilewright.playbook.templates import sections
 from tilewright.records import DType

@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.gemms.convolution_algebra import mean_of_convolution
-from tilewright.playbook.gemms.convolution_pooled import pooled_convolution
-from tilewright.playbook.gemms.convolution_reading import pool_settings
-from tilewright.playbook.gemms.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
+from tilewright.playbook.gemms.convolution_algebra import mean_of_convolution, pooled_convolution
+from tilewright.playbook.gemms.convolution_program import pool_settings
+from tilewright.playbook.gemms.graph import (
+    PRODUCT,
+    RESHAPES,
+    TURNS,
+    Builder,
+    Given,
+    Graph,
+    Rewrite,
+    rewritten,
+    shape_at,
+    taken,
+)
 from tilewright.playbook.gemms.norms import running_norm, split_norm
-from tilewright.playbook.gemms.rewriting import Builder, Given, Rewrite, rewritten, shape_at
 from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.tracing import Items, Node
 

@@ -31,8 +31,7 @@ from tilewright.playbook.gemms.plan_text import Choices
 from tilewright.playbook.gemms.program import Contraction
 from tilewright.playbook.gemms.reading import Chain, RowsStage, read
 from tilewright.playbook.gemms.tensor_cores import tensor_core_product
-from tilewright.playbook.gemms.tiles import tiled_product
-from tilewright.playbook.gemms.vectors import is_vector_product, vector_product
+from tilewright.playbook.gemms.tiles import is_vector_product, tiled_product, vector_product
 from tilewright.records import DType
 from tilewright.tasks import task_op_line
 

@@ -16,7 +16,7 @@ from tilewright.playbook.gemms.placed import MoveStage, PoolStage
 from tilewright.playbook.gemms.plan_text import Choices
 from tilewright.playbook.gemms.program import Contraction, Extent
 from tilewright.playbook.gemms.reading import Chain, RowsStage, Stage
-from tilewright.playbook.gemms.vectors import is_vector_product
+from tilewright.playbook.gemms.tiles import is_vector_product
 from tilewright.playbook.row_program import Constant, Layout, Load, Pointwise, Reduce, Reduction, RowProgram, Value
 
 WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]

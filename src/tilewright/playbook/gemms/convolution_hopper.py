@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
-from tilewright.playbook.gemms.convolution_hopper_ahead import COPY_BYTES, before_first
 from tilewright.playbook.gemms.convolution_hopper_channels import MOST_ROWS, ChannelsText, can_follow
 from tilewright.playbook.gemms.convolution_hopper_copies import (
+    FILLED_BY_BLOCK,
     NOTE_ROWS,
     copy_parameters,
     copy_text,
-    pack_parameters,
-    pack_text,
-)
-from tilewright.playbook.gemms.convolution_hopper_exact import (
-    FILLED_BY_BLOCK,
     exact_parameters,
     exact_text,
     fill_parameters,
     fill_text,
+    pack_parameters,
+    pack_text,
 )
 from tilewright.playbook.gemms.convolution_hopper_geometry import NAMES, Geometry
 from tilewright.playbook.gemms.convolution_hopper_kernel import (
+    COPY_BYTES,
+    before_first,
     constants,
     device_text,
     job_text,
     kernel_parameters,
     known_constants,
+    sector,
 )
-from tilewright.playbook.gemms.convolution_hopper_store import sector
 from tilewright.playbook.gemms.convolution_program import Convolution
 from tilewright.playbook.gemms.finish_text import RESERVED, finish_text
 from tilewright.playbook.gemms.hopper_form import Parameters

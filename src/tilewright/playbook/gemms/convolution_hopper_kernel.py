@@ -1,36 +1,161 @@
-"""The kernel that multiplies, as text: a producer, two consumers that take turns, and the store of what they have."""
+"""The kernel of a convolution by TMA and wgmma: producer, consumers and epilogue."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tilewright.playbook.cpp_text import worded
-from tilewright.playbook.gemms.convolution_hopper_ahead import (
-    CONSUMER_REGISTERS,
-    COPIES,
-    LOADER_WAITS,
-    PRODUCER_REGISTERS,
-    ahead_functions,
-    ahead_parameters,
-    ahead_text,
-)
 from tilewright.playbook.gemms.convolution_hopper_channels import ChannelsText
 from tilewright.playbook.gemms.convolution_hopper_geometry import NAMES, Geometry
-from tilewright.playbook.gemms.convolution_hopper_products import empty_text, loop_text, products_text, step_text
-from tilewright.playbook.gemms.convolution_hopper_store import (
-    NOTHING_STAGED,
-    SCALED,
-    asked_text,
-    runs_text,
-    store_text,
-)
 from tilewright.playbook.gemms.finish_text import PLAIN, FinishText
-from tilewright.playbook.gemms.hopper_form import Parameters, kernel
-from tilewright.playbook.gemms.hopper_text import BARRIERS, SHOW, wgmma
+from tilewright.playbook.gemms.hopper_form import BARRIERS, SHOW, Parameters, kernel, wgmma
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
 
 _CUDA = sections("gemms/convolution_hopper_kernel")
+
+_UNDER_WAY = 2  # boxes of a warp
+_BOX_BYTES = 8192  # 256 times eight channels
+_LEAD = 4  # tiles of all blocks that the copy is ahead, at most: what has been copied shall be read from the cache
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 56, 224
+COPY_BYTES = 2 * (_UNDER_WAY * _BOX_BYTES + 2 * _BOX_BYTES // 2) + 256  # of two warps: boxes, what is stored, barriers
+
+
+def before_first(geometry: Geometry) -> int:
+    """Elements between where the first box of a line begins, which is a multiple of 16 bytes, and the line's first."""
+    return -geometry.axes[2].margin % 4
+
+
+def ahead_parameters() -> list[tuple[str, str]]:
+    """Of the kernel, beside those of the product."""
+    return [
+        ("const __grid_constant__ CUtensorMap x_map", "@x_map"),
+        ("uint4* __restrict__ copied", "@copied"),
+        ("int* __restrict__ noted", "@noted"),
+        ("int* __restrict__ arrived", "@arrived"),
+        ("int x_depth", "@x_depth"),
+        ("int x_height", "@x_height"),
+        ("int pieces_of_line", "@pieces_of_line"),
+    ]
+
+
+def ahead_functions(geometry: Geometry) -> str:
+    """What the two warps do, and how it is waited for."""
+    text = _CUDA["ahead"].replace("@before", str(before_first(geometry)))
+    return text.replace("@under_way", str(_UNDER_WAY)).replace("@lead", str(_LEAD)).replace("@box", str(_BOX_BYTES))
+
+
+def ahead_text(geometry: Geometry) -> str:
+    """What the kernel knows of it."""
+    pairs = [pair for kind in geometry.kinds for pair in kind]
+    outer = f"({max(one.depth for one in pairs)} * height + {max(one.height for one in pairs)}) * width"
+    return _CUDA["known"].replace("@reach", f"{outer} + {max(one.shifts[0] for one in geometry.slots)}")
+
+
+LOADER_WAITS = _CUDA["loader_waits"]
+COPIES = _CUDA["copies"]
+
+
+# From the sums in registers to the result, as text: put in order in shared memory, finished, and stored by lines.
+
+
+def runs_text(geometry: Geometry) -> str:
+    """Which results a tile has."""
+    rows = geometry.row_phases
+    if len(rows) == geometry.phases:
+        place = "  return phase * PITCH + min(position, POSITIONS - 1u);"
+    else:
+        found = "".join(f"phase == {phase} ? {row} : " for row, phase in enumerate(rows))
+        place = f"  const int row = {found}-1;  // -1: no tap meets it\n"
+        place += "  return row < 0 ? POSITIONS : row * PITCH + min(position, POSITIONS - 1u);"
+    return worded(_CUDA["runs"], {"sector": str(sector(geometry)), "place_of_phase": place})
+
+
+def sector(geometry: Geometry) -> int:
+    return 32 // geometry.convolution.output.dtype.itemsize
+
+
+def asked_text(finish: FinishText) -> str:
+    """What is read with the results of a job, asked for before it is multiplied."""
+    whole = [one for one in finish.inputs if one.place == "at"]
+    asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
+    return worded(_CUDA["store_ahead"], {"asked": asked}) if whole else ""
+
+
+def store_text(geometry: Geometry, finish: FinishText) -> str:
+    """What a consumer does with the sums of a job, once they are scaled."""
+    dtype = geometry.convolution.output.dtype
+    made = finish.call_read("value[f][i]", "[f][i]")
+    stored = "value[f][i]" if dtype is DType.F32 else f"static_cast<{dtype.cpp}>(value[f][i])"
+    words = {
+        "there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
+        "from": finish.pointers("one_address(@ + base(f))"),
+        "read": finish.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
+        "row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
+    }
+    return worded(_CUDA["store"], {**words, "made": made, "stored": stored})
+
+
+ONE_ADDRESS = _CUDA["one_address"]
+NOTHING_STAGED = _CUDA["nothing_staged"]
+SCALED = _CUDA["scaled"]
+
+
+# -- what a consumer multiplies for a job, as text: the products of rows of taps --
+
+
+def products_text(geometry: Geometry) -> str:
+    """The products of a row of taps, added to those before it; of a few rows, where sums of sums are made."""
+    exact = geometry.convolution.is_exact
+    if geometry.by_halves:
+        if geometry.rest:
+            steps = [geometry.planar_steps for _ in geometry.slots]
+        else:
+            steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
+        words = {"steps": ", ".join(map(str, steps)), "along": _ALONG_POSITIONS, "step": _planar_step(geometry)}
+        return worded(_CUDA["halves"], words)
+    if geometry.planes:
+        text = _CUDA["planar_sums"] if exact else _CUDA["planar_products"]
+        along, step, block = _ALONG_POSITIONS, _planar_step(geometry), "slot"
+    else:
+        text, along, step, block = _CUDA["row_products"], "", "(step * 32 >> 4)", "i"
+    each = {"lines": "", "rows_of_line": "", "first_line": ""}
+    if not exact:
+        each = {"lines": _CUDA["lines"], "rows_of_line": " + line * line_rows", "first_line": " && line == 0"}
+    words = {"multiply": _CUDA["multiply"], "sum": "some" if exact else "sum", "along": along, "step": step, **each}
+    if not exact:
+        return worded(text, {**words, "before": "weight"})
+    text = worded(text, words)
+    first, others = text.replace("@before", block), text.replace("@before || step", "true")
+    return worded(_CUDA["sum_of_rows"], {"first": first, "others": others})
+
+
+def loop_text(geometry: Geometry) -> str:
+    """The head of a loop over rows of taps; over those that a slot serves together, where each row is not a sum."""
+    return _CUDA["rows_one_by_one"] if geometry.convolution.is_exact else _CUDA["rows_of_a_slot"]
+
+
+def _planar_step(geometry: Geometry) -> str:
+    """What a step of k adds to the descriptor of a slot."""
+    return "step_at(step)" if geometry.rest else "(step * (32 / PLANES) >> 4)"
+
+
+def step_text(geometry: Geometry) -> list[str]:
+    """Where the elements of k of a slot lie, where a second plane has those of neighbours side by side."""
+    at = ", ".join(f"{'PLANE_BYTES + ' if plane else ''}{row * 16}" for plane, row in geometry.chunks)
+    return _CUDA["step"].replace("@at", at).splitlines() if geometry.rest else []
+
+
+def empty_text(geometry: Geometry) -> str:
+    """What a job has whose results no tap meets."""
+    all_met = all(geometry.kinds[one] for one in geometry.made)
+    return "" if geometry.convolution.is_exact or all_met else _CUDA["empty"]
+
+
+_ALONG_POSITIONS = "  // k goes from position to position: a row of a plane is 16 bytes"
+
+
+# The kernel that multiplies, as text: a producer, two consumers that take turns, and the store of what they have.
 
 
 def constants(geometry: Geometry) -> list[str]:

@@ -15,7 +15,7 @@ from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.gemms.convolution_plan_text import ConvolutionText
 from tilewright.playbook.gemms.convolution_program import Convolution, Window
-from tilewright.playbook.gemms.hopper_text import BARRIERS, SHOW, wgmma
+from tilewright.playbook.gemms.hopper_form import BARRIERS, SHOW, wgmma
 from tilewright.playbook.gemms.plan_text import Choices
 from tilewright.playbook.gemms.program import Extent
 from tilewright.playbook.templates import sections

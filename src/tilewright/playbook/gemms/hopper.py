@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
-from tilewright.playbook.gemms.hopper_f32_tiles import f32_tiles_parameters, f32_tiles_text
 from tilewright.playbook.gemms.hopper_form import SHORT_K, Form, kernel, kernel_parameters
-from tilewright.playbook.gemms.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
+from tilewright.playbook.gemms.hopper_fused import (
+    READY_SMEM_BYTES,
+    SMEM,
+    fused_text,
+    fused_threads,
+    short_parameters,
+    short_product_text,
+    short_text,
+)
 from tilewright.playbook.gemms.hopper_kernel import device_text
-from tilewright.playbook.gemms.hopper_short import short_parameters, short_product_text, short_text
-from tilewright.playbook.gemms.hopper_split import splitting_text
+from tilewright.playbook.gemms.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.gemms.hopper_store import PAIRED
 from tilewright.playbook.gemms.program import Contraction, Operand
 from tilewright.records import DType

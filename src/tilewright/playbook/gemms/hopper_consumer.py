@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.gemms.hopper_form import Form, matrix_text, operands
-from tilewright.playbook.gemms.hopper_sorted import TOLD, unkept_half
+from tilewright.playbook.gemms.hopper_split import TOLD, unkept_half
 from tilewright.playbook.gemms.hopper_store import epilogue, finishing_of_some, who_stores
 from tilewright.playbook.templates import sections
 

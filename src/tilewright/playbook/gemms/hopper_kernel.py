@@ -8,8 +8,17 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.gemms.finish_text import skipped_tile
 from tilewright.playbook.gemms.hopper_consumer import consumer
-from tilewright.playbook.gemms.hopper_form import Form, kernel, kernel_parameters, operands, walk_arguments
-from tilewright.playbook.gemms.hopper_sorted import (
+from tilewright.playbook.gemms.hopper_form import (
+    BARRIERS,
+    Form,
+    kernel,
+    kernel_parameters,
+    operands,
+    tma,
+    walk_arguments,
+    wgmma,
+)
+from tilewright.playbook.gemms.hopper_split import (
     NUMBERS,
     SHARE,
     SORTED_MEMBERS,
@@ -21,7 +30,6 @@ from tilewright.playbook.gemms.hopper_sorted import (
     unkept_tiles,
 )
 from tilewright.playbook.gemms.hopper_store import pack, pair_functions, unpack
-from tilewright.playbook.gemms.hopper_text import BARRIERS, tma, wgmma
 from tilewright.playbook.templates import sections
 
 _STREAM_K = sections("gemms/stream_k")

@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.playbook.gemms.graph import CONVOLUTION, Graph, taken
-from tilewright.playbook.gemms.rewriting import Builder, Rewrite, shape_at
+from tilewright.playbook.gemms.graph import CONVOLUTION, Builder, Graph, Rewrite, shape_at, taken
 from tilewright.playbook.gemms.tensors import FINISH_RULES
 from tilewright.playbook.pooling.program import POOLS
 from tilewright.playbook.reductions import REDUCTION_RULES

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.gemms.graph import CONVOLUTION, Graph, taken
-from tilewright.playbook.gemms.rewriting import Builder, Rewrite, rewritten, shape_at
+from tilewright.playbook.gemms.graph import CONVOLUTION, Builder, Graph, Rewrite, rewritten, shape_at, taken
 from tilewright.playbook.tracing import Items, Node, ProbeSet, Trace, TracedNode, TracedTensor
 from tilewright.records import Task
 

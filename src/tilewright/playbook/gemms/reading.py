@@ -15,8 +15,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.algebra import simplified
 from tilewright.playbook.gemms.convolution_means import MeansStage
-from tilewright.playbook.gemms.convolution_program import Convolution
-from tilewright.playbook.gemms.convolution_reading import Settings, numbers, part
+from tilewright.playbook.gemms.convolution_program import Convolution, Settings, numbers, part
 from tilewright.playbook.gemms.finishing import SUM, columns_of, finish_program
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, SUMMED, TURNS, normalised, taken
 from tilewright.playbook.gemms.layouts import DTYPES, Axes, Tensor, View, operand, view_of

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.gemms.convolution_reading import Settings, pool_settings
+from tilewright.playbook.gemms.convolution_program import Settings, pool_settings
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.gemms.layouts import DTYPES, Tensor
 from tilewright.playbook.gemms.program import Extent
