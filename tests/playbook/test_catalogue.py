@@ -8,10 +8,10 @@ import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
 from tilewright.kernel_file import evaluate, parse
-from tilewright.playbook.analysis import row_program
 from tilewright.playbook.catalogue import best_way, row_schedules
 from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.rows import row_program
 from tilewright.playbook.structures.registers import Team, fits
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task

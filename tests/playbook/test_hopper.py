@@ -18,12 +18,12 @@ from tests.playbook.hopper_products import Product
 import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
-from tilewright.playbook.gemms.catalogue import product_ways
 from tilewright.playbook.gemms.finish_text import finish_text
 from tilewright.playbook.gemms.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.gemms.hopper_form import Form
 from tilewright.playbook.gemms.hopper_store import epilogue
 from tilewright.playbook.gemms.program import Kept, Triangle
+from tilewright.playbook.gemms.schedules import product_ways
 from tilewright.records import BuildFailure, DType
 from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.toolchain import build_plan

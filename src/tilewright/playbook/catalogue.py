@@ -19,10 +19,9 @@ from tilewright.playbook.structures.column_pieces import (
     pays_in_windows,
 )
 from tilewright.playbook.structures.columns import column_tiles, fits_tile, pays_in_tiles
-from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.grid_stages import GRID_STAGED_BYTES, can_post, grid_staged_rows
 from tilewright.playbook.structures.kept import can_keep, kept_rows
-from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
+from tilewright.playbook.structures.long_rows import Holding, draft_rows, draft_scattered, held_inputs, long_rows
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows, stays_packed

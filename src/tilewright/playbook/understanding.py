@@ -7,19 +7,19 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.kernel_file import KernelFileError, parse
-from tilewright.playbook.attention_family import ATTENTION
-from tilewright.playbook.chains import ROWS
-from tilewright.playbook.class_losses.structures import CLASS_LOSSES
+from tilewright.playbook.attention.schedules import ATTENTION
+from tilewright.playbook.class_losses import CLASS_LOSSES
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Schedules, TracedTask
-from tilewright.playbook.gemms.catalogue import PRODUCTS
 from tilewright.playbook.gemms.convolution_program import held_dimensions
+from tilewright.playbook.gemms.schedules import PRODUCTS
 from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
-from tilewright.playbook.pooling_family import POOLING_FAMILY
-from tilewright.playbook.scans_family import SCANS_FAMILY
+from tilewright.playbook.pooling.schedules import POOLING_FAMILY
+from tilewright.playbook.rows import ROWS
+from tilewright.playbook.scans.schedules import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
 from tilewright.playbook.tracing import MOST_PROBED, Probe, ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task

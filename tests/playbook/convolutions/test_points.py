@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written, in_runs
 
-from tilewright.playbook.gemms.convolution_catalogue import convolution_ways
 from tilewright.playbook.gemms.convolution_points import can_write, point_convolution
 from tilewright.playbook.gemms.plan_text import Choices
+from tilewright.playbook.gemms.schedules import convolution_ways
 from tilewright.records import DType, Precision
 
 _ALLOWED = {DType.F32: 3e-3, DType.F16: 1.2e-3, DType.BF16: 9e-3}

@@ -12,8 +12,8 @@ from tests.playbook.convolutions.written import Written
 
 import tilewright
 from tilewright.kernel_file import parse
-from tilewright.playbook.gemms.convolution_catalogue import convolution_ways
 from tilewright.playbook.gemms.convolution_streamed import Streams, can_write, streamed_convolution
+from tilewright.playbook.gemms.schedules import convolution_ways
 from tilewright.playbook.row_program import Load
 from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written
 
-from tilewright.playbook.gemms.convolution_catalogue import convolution_ways
 from tilewright.playbook.gemms.convolution_strips import can_write, strip_convolution
+from tilewright.playbook.gemms.schedules import convolution_ways
 from tilewright.records import DType
 
 _ALLOWED = 2e-6

@@ -12,10 +12,10 @@ from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_fil
 from tilewright.playbook.gemms import convolution_hopper
 from tilewright.playbook.gemms.convolution_means import MeansStage
 from tilewright.playbook.gemms.convolution_program import Convolution
-from tilewright.playbook.gemms.placed import MoveStage, PoolStage
 from tilewright.playbook.gemms.plan_text import Choices
 from tilewright.playbook.gemms.program import Contraction, Extent
 from tilewright.playbook.gemms.reading import Chain, RowsStage, Stage
+from tilewright.playbook.gemms.rest import MoveStage, PoolStage
 from tilewright.playbook.gemms.tiles import is_vector_product
 from tilewright.playbook.row_program import Constant, Layout, Load, Pointwise, Reduce, Reduction, RowProgram, Value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS, STEADY_HELPERS
+from tilewright.playbook.cpp_pieces import EXACT_HELPERS, QUICK_HELPERS, STEADY_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.gemms.convolution_program import Convolution
 from tilewright.playbook.gemms.program import Contraction, Triangle

@@ -9,26 +9,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from tilewright.playbook.analysis import row_program
 from tilewright.playbook.catalogue import Way, best_way, simple_way, ways
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.gemms.algebra import simplified
+from tilewright.playbook.gemms.algebra import NORMS, simplified
 from tilewright.playbook.gemms.convolution_means import MeansStage
 from tilewright.playbook.gemms.convolution_program import Convolution, Settings, numbers, part
-from tilewright.playbook.gemms.finishing import SUM, columns_of, finish_program
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, SUMMED, TURNS, normalised, taken
 from tilewright.playbook.gemms.layouts import DTYPES, Axes, Tensor, View, operand, view_of
-from tilewright.playbook.gemms.norms import NORMS
-from tilewright.playbook.gemms.placed import MoveStage, PoolStage, placed_stage
-from tilewright.playbook.gemms.pooling import with_whole_windows
 from tilewright.playbook.gemms.program import Contraction, Kept, Rounded, Triangle
-from tilewright.playbook.gemms.rest import between
-from tilewright.playbook.gemms.tensors import FINISH_RULES, TensorTable
+from tilewright.playbook.gemms.rest import MoveStage, PoolStage, between, placed_stage, with_whole_windows
+from tilewright.playbook.gemms.tensors import FINISH_RULES, SUM, TensorTable, columns_of, finish_program
 from tilewright.playbook.places.program import Written
-from tilewright.playbook.pooling.program import POOLS, PoolProgram
+from tilewright.playbook.pooling.kernel import POOLS, PoolProgram
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import ProgramOutput, RowProgram
+from tilewright.playbook.rows import row_program
 from tilewright.playbook.tracing import Node, TracedNode
 from tilewright.records import DType, Task
 

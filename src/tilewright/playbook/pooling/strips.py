@@ -5,8 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
-from tilewright.playbook.pooling.kernel import PoolKernel
-from tilewright.playbook.pooling.program import PoolProgram, Window
+from tilewright.playbook.pooling.kernel import PoolKernel, PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
 from tilewright.playbook.templates import sections
 

@@ -1,17 +1,17 @@
-"""Attention whose heads are too long for one kernel: the same graph, as the products and the softmax that it is.
-
-PyTorch's own decomposition scales queries and keys before they are multiplied, and turns the result round for nothing.
-Here the scale comes after the product, where it costs nothing, and what
-has no effect is left out; then the families of products and rows can write it.
-"""
+"""Attention: `scaled_dot_product_attention`, and softmax(q @ k^T) @ v as people write it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from tilewright.playbook.attention.program import PRODUCTS
-from tilewright.playbook.families import TracedTask
+from tilewright.playbook.attention.hopper import can_hopper, can_hopper_parts, hopper, hopper_parts
+from tilewright.playbook.attention.mma import can_decode, can_flash, can_flash_f32, decode, flash, flash_f32
+from tilewright.playbook.attention.program import PRODUCTS, SOFTMAXES, Attention, attention_program
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.gemms.graph import RESHAPES, SAME, TURNS, renumbered
+from tilewright.playbook.gemms.schedules import PRODUCTS as PRODUCTS_FAMILY
 from tilewright.playbook.tracing import Items, Node, Trace, TracedNode
 
 _SEEN_AS = RESHAPES | SAME | TURNS | {"expand"}
@@ -93,3 +93,59 @@ class _Rewriter:
         begun = before.arguments[0]
         assert isinstance(begun, Node)
         return begun.index if [orders[0][place] for place in orders[1]] == sorted(orders[0]) else None
+
+
+# -- attention: `scaled_dot_product_attention`, and softmax(q @ k^T) @ v as people write it --
+
+
+# The most promising first: id, summary, what it takes, how it is written.
+_WAYS: tuple[tuple[str, str, Callable[[Attention], bool], Callable[[Attention, str], str]], ...] = (
+    (
+        "attention-split-keys",
+        "few rows: blocks share the keys of a head, heads that share keys read them together",
+        can_decode,
+        decode,
+    ),
+    (
+        "attention-hopper",
+        "TMA and wgmma: scores and weights in registers, warpgroups that take turns",
+        can_hopper,
+        hopper,
+    ),
+    (
+        "attention-flash",
+        "tensor cores: scores and weights in registers, the next tile of keys and values under way",
+        can_flash,
+        flash,
+    ),
+    (
+        "attention-hopper-parts",
+        "TMA and wgmma with f32 as two f16 parts: scores and weights in registers",
+        can_hopper_parts,
+        hopper_parts,
+    ),
+    (
+        "attention-flash-parts",
+        "tensor cores with f32 as two TF32 parts: scores and weights in registers",
+        can_flash_f32,
+        flash_f32,
+    ),
+)
+_LONGEST_HEAD = 256  # beyond that a row of sums does not fit into registers
+
+
+def _matches(traced: TracedTask) -> Schedules | None:
+    """Two GEMMs with a softmax between them."""
+    gemms = sum(node.target in PRODUCTS for node in traced.traces[0].nodes)
+    if gemms != 2 or not SOFTMAXES & set(traced.targets):
+        return None
+    made = attention_program(traced)
+    if max(made.depth.size.own, made.column.size.own) > _LONGEST_HEAD:
+        return PRODUCTS_FAMILY.matches(taken_apart(traced))
+    found = [Structure(id, summary, partial(write, made)) for id, summary, takes, write in _WAYS if takes(made)]
+    on_hopper = traced.task.profile.arch == "sm_90a"
+    here = tuple(one for one in found if on_hopper or "hopper" not in one.id)
+    return Schedules(here, tuple(one for one in found if one not in here))
+
+
+ATTENTION = Family("attention", frozenset(), _matches)
