@@ -11,7 +11,6 @@ from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Re
 from tilewright.playbook.understanding import understand
 from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
 from tilewright.tasks import task_op_line
-from tilewright.tasks.errors import Remedy, RemedyKind
 
 
 def test_layernorm_is_two_reductions_and_three_sweeps() -> None:
@@ -103,29 +102,27 @@ def test_whole_numbers_are_reduced_as_such() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "inputs", "named"),
+    ("body", "inputs"),
     [
-        ("return x @ y", "x: f32[rows, cols]; y: f32[cols, rows]", "mm"),
-        ("return F.conv1d(x, y)", "x: f32[batch, rows, cols]; y: f32[heads, rows, one]", "convolution"),
-        ("return x.cumsum(-1)", "x: f32[rows, cols]", "cumsum"),
-        ("return x[:, i]", "x: f32[rows, cols]; i: i64[heads]", "index"),
-        ("return x.T + 1", "x: f32[rows, cols]", "permute"),
-        ("return x.amax((0, 2))", "x: f32[batch, rows, heads, cols]", "alternate"),
-        ("return x.sum(-1) - x.sum(0)", "x: f32[rows, rows]", "more than one order"),
-        ("return x.double() * 2", "x: f32[rows, cols]", "float64"),
-        ("return torch.sort(x, -1).values", "x: f32[rows, cols]", "sort"),
-        ("return x.reshape(48, -1).sum(-1)", "x: f32[rows, cols]", "view"),
-        ("a, b = x.chunk(2, -1)\nreturn a * b", "x: f32[rows, cols]", "split|slice"),
-        ("return F.dropout(x, 0.5)", "x: f32[rows, cols]", "bernoulli|rand"),
+        ("return x @ y", "x: f32[rows, cols]; y: f32[cols, rows]"),
+        ("return F.conv1d(x, y)", "x: f32[batch, rows, cols]; y: f32[heads, rows, one]"),
+        ("return x.cumsum(-1)", "x: f32[rows, cols]"),
+        ("return x[:, i]", "x: f32[rows, cols]; i: i64[heads]"),
+        ("return x.T + 1", "x: f32[rows, cols]"),
+        ("return x.amax((0, 2))", "x: f32[batch, rows, heads, cols]"),
+        ("return x.sum(-1) - x.sum(0)", "x: f32[rows, rows]"),
+        ("return x.double() * 2", "x: f32[rows, cols]"),
+        ("return torch.sort(x, -1).values", "x: f32[rows, cols]"),
+        ("return x.reshape(48, -1).sum(-1)", "x: f32[rows, cols]"),
+        ("a, b = x.chunk(2, -1)\nreturn a * b", "x: f32[rows, cols]"),
+        ("return F.dropout(x, 0.5)", "x: f32[rows, cols]"),
     ],
 )
-def test_what_is_not_supported_is_named(body: str, inputs: str, named: str) -> None:
+def test_what_rows_do_not_take_is_left_to_others(body: str, inputs: str) -> None:
     sizes = {**SIZES, "rows": 64, "cols": 96}
     function = Function("f", body, inputs, fixed=("rows", "cols"))
-    with pytest.raises(NotSupported, match=named) as caught:
+    with pytest.raises(NotSupported):
         program_of(function, task_of(function, sizes))
-    assert caught.value.remedies == (Remedy(RemedyKind.CHOOSE_MODEL),)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_reference_is_traced_in_its_own_process_and_remembered() -> None:

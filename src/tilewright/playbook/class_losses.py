@@ -8,7 +8,7 @@ from functools import partial
 
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.operations import POINTWISE_RULES
@@ -67,7 +67,7 @@ def loss_program(traced: TracedTask) -> LossProgram:
     known: tuple[Sum | LogSum, ...] = (*sums, *log_sums)
     placed = placed.renewed(reader, *(one.value for one in known))
     if placed.wholes.keys() - {one.leaf for one in known}:
-        raise NotSupported("the playbook writes sums over rows of what rows come to, not deeper nests of them")
+        raise NoMatch
     return LossProgram(placed, rows, along, sums, log_sums)
 
 
@@ -76,7 +76,7 @@ def _sums(reader: PlaceReader, wholes: dict[str, Whole]) -> tuple[tuple[Sum, ...
     shapes = {name: reader.shape(reader.source(reader.nodes[one.node])) for name, one in wholes.items()}
     plain = {tuple(size for size in shape if not size.is_always(1)) for shape in shapes.values()}
     if len(plain) != 1:
-        raise NotSupported("the playbook sums a loss over all rows at once, and here sums differ in what they are over")
+        raise NoMatch
     first = next(iter(shapes.values()))
     rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(first) if not size.is_always(1))
     zero = constant(reader.book.number(0))
@@ -103,24 +103,21 @@ def _log_sums(
         node, dims = reader.nodes[one.node], reader.whole_numbers(one.node, 1, "dim")[0]
         is_plain = node.target not in EXPONENTIALS
         if is_plain and not _sums_logarithms(reader, node, dims):
-            raise NotSupported("the playbook writes sums over rows of what rows come to, not deeper nests of them")
+            raise NoMatch
         node = reader.nodes[reader.source(node)] if is_plain else node
         shape = reader.shape(reader.source(node))
         if len(dims) != 1:
-            raise NotSupported(f"the playbook writes {node.target.strip('_')} over one dimension here")
+            raise NoMatch
         dim = dims[0] % len(shape)
         own = Variable("at_class", shape[dim])
         if along is not None and along != own:
-            raise NotSupported("the playbook writes a loss over rows of one length, and here they differ")
+            raise NoMatch
         along = own
         if any(not place.terms == () and place.atoms[0] not in rows for place in one.places):
-            raise NotSupported("the playbook writes a loss whose rows are taken in order")
+            raise NoMatch
         again = math.prod(row.size.own for row in rows if not any(place.mentions(row) for place in one.places))
         if again > _MOST_AGAIN:
-            raise NotSupported(
-                f"the playbook picks single elements of each row's {node.target.strip('_')}, and here whole rows are "
-                "made of it; look rows up in one function and normalise them in another"
-            )
+            raise NoMatch
         places = (*one.places[:dim], of_variable(own), *one.places[dim:])
         value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
         found.append(LogSum(name, value, is_plain))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.axes import Axes
 from tilewright.playbook.catalogue import Way, best_way, every_way, row_schedules, ways
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
 from tilewright.playbook.lowering import Item, Lowering
@@ -56,7 +56,7 @@ def row_space(traced: TracedTask) -> Space:
 def program_of(space: Space) -> RowProgram:
     program = space.program()
     if any(not program.varies[one.value] for one in program.column_sums):
-        raise NotSupported("the playbook sums over rows what differs along them, and here it does not")
+        raise NoMatch
     return _simplified(program)
 
 

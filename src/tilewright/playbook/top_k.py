@@ -11,7 +11,7 @@ from functools import partial
 
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable, of_variable
@@ -45,28 +45,28 @@ def top_program(traced: TracedTask) -> TopProgram:
     placed = whole_program(reader, "with topk")
     wholes = placed.wholes
     if len({(one.node, one.places) for one in wholes.values()}) != 1:
-        raise NotSupported("the playbook writes one topk at a time, whose values and indices are used in one order")
+        raise NoMatch
     whole = next(iter(wholes.values()))
     node = reader.nodes[whole.node]
     counts = set(reader.whole_number(whole.node, 1, "k", 0))
     if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST:
-        raise NotSupported(f"the playbook writes topk with a fixed k of at most {MOST}")
+        raise NoMatch
     if not whole.places:
-        raise NotSupported("the playbook writes topk along a dimension, and here it is of one number")
+        raise NoMatch
     dim = reader.dimension(node, 2, "dim", len(whole.places), len(whole.places) - 1)
     place = whole.places[dim]
     chosen = place.atoms[0] if len(place.terms) == 1 and place.constant.is_always(0) else None
     if count == 1 and not place.terms:
         chosen = Variable("at_chosen", reader.book.number(1))
     if not isinstance(chosen, Variable) or (place.terms and not place.terms[0][1].is_always(1)):
-        raise NotSupported("the playbook writes what topk chose in its own order")
+        raise NoMatch
     along = Variable("at_element", reader.shape(reader.source(node))[dim])
     value = reader.argument(node, 0, (*whole.places[:dim], of_variable(along), *whole.places[dim + 1 :]))
     if reader.kinds[value] is not NumberKind.FLOAT:
-        raise NotSupported("the playbook writes topk of floats only")
+        raise NoMatch
     placed = placed.renewed(reader, value)
     if any(isinstance(leaf, Whole) for leaf in placed.leaves_of((value,)).values()):
-        raise NotSupported("the playbook writes one topk at a time, not one of another")
+        raise NoMatch
     names = {one.result: name for name, one in wholes.items()}
     largest = reader.flag(node, 3, "largest", True)
     rows = tuple(one for one in placed.variables if one != chosen)

@@ -19,7 +19,7 @@ from tilewright.playbook.attention.mma import flash_fragment
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, AttentionPlan, is_whole, pair_text
 from tilewright.playbook.cpp_text import worded
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file, plan_entry
 from tilewright.playbook.gemms.hopper_form import BARRIERS, wgmma, wgmma_of
 from tilewright.playbook.places.indices import Variable
@@ -78,7 +78,7 @@ def matrix_map(made: Attention, read: Read, rows: Variable) -> MatrixMap:
     """Raises `NotSupported` where TMA cannot see the matrices so."""
     pitch = read.place.factor(rows)
     if pitch is None:
-        raise NotSupported("the playbook reads matrices of several rows by TMA")
+        raise NoMatch
     outer: list[tuple[Variable, Size]] = []
     inner: list[tuple[Variable, Size]] = []
     for one in made.heads:
@@ -88,7 +88,7 @@ def matrix_map(made: Attention, read: Read, rows: Variable) -> MatrixMap:
         side_by_side = all(a < b for a, b in zip(apart.values, pitch.values, strict=True))
         (inner if side_by_side else outer).append((one, apart))
     if len(outer) > _MOST_OUTER:
-        raise NotSupported("the playbook reads by TMA what has up to five dimensions")
+        raise NoMatch
     return MatrixMap(read, pitch, tuple(outer), tuple(inner), read.place.constant)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.graph import CONVOLUTION, Graph, taken
 from tilewright.playbook.gemms.program import Extent, Sums
@@ -110,7 +110,7 @@ class Settings:
     def of(cls, nodes: tuple[TracedNode, ...], rank: int) -> Settings:
         """Those of a convolution over so many dimensions, which are the same at every probe."""
         if len({node.arguments[_STRIDE:] for node in nodes}) > 1:
-            raise NotSupported("the playbook writes convolutions whose settings do not follow from sizes")
+            raise NoMatch
         node = nodes[0]
         groups = node.arguments[_GROUPS]
         assert isinstance(groups, int)
@@ -157,9 +157,7 @@ def pool_settings(node: TracedNode) -> tuple[Settings, tuple[int, ...]]:
     assert isinstance(node.arguments[1], Items)
     rank, mean = len(node.arguments[1].values), node.target.startswith("avg")
     if node.given(4 if mean else 5, "ceil_mode"):
-        raise NotSupported(
-            "the playbook cannot tell how many windows there are where the last may reach beyond the end"
-        )
+        raise NoMatch
     taps = _numbers(node.arguments[1], rank)
     strides, paddings = (_numbers(node.given(place, word) or Items(()), rank) for place, word in _POOL)
     dilations = () if mean else _numbers(node.given(4, "dilation") or Items(()), rank)

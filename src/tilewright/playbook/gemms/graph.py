@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, TracedNode, TracedTensor
 from tilewright.records.gpu import reached
 
@@ -192,7 +192,7 @@ def renumbered(node: TracedNode, numbers: Mapping[int, int]) -> TracedNode:
 def _result(node: TracedNode) -> TracedTensor:
     found = node.results[0]
     if found is None:
-        raise NotSupported(f"the playbook does not support the result of {node.target}")
+        raise NoMatch
     return found
 
 

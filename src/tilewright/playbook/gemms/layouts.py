@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.gemms.graph import MADE, RESHAPES, TURNS, Graph
 from tilewright.playbook.gemms.program import Extent, Operand
 from tilewright.playbook.tracing import Items, Node, TracedNode
@@ -143,12 +143,12 @@ def operand(tensor: Tensor, axes: Axes, place: str) -> Operand:
         # One row of neighbours: a vector, of which only the pitch along itself matters.
         along, across = (axes.rows, True) if k.is_one else (axes.k, False)
         if not _is_inner(along, innermost, tensor):
-            raise _unfit(place)
+            raise NoMatch
         pitch = one if across else k
         return Operand(tensor.name, tensor.dtype, True, pitch, _stride(tensor, axes.batch))
     along_k = _is_inner(axes.k, innermost, tensor)
     if not along_k and not _is_inner(axes.rows, innermost, tensor):
-        raise _unfit(place)
+        raise NoMatch
     pitch = _stride(tensor, axes.rows if along_k else axes.k)
     return Operand(tensor.name, tensor.dtype, along_k, pitch, _stride(tensor, axes.batch))
 
@@ -170,10 +170,3 @@ def _stride(tensor: Tensor, group: Group) -> Extent:
     if not places:
         return Extent("0", 0)
     return tensor.extent(tuple(range(places[-1] + 1, len(tensor.extents))))
-
-
-def _unfit(place: str) -> NotSupported:
-    return NotSupported(
-        f"the playbook takes operands of products whose rows or columns lie side by side in memory, and {place} has "
-        "neither; pass it transposed or made contiguous"
-    )

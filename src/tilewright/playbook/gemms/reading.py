@@ -7,10 +7,11 @@ are stored. Whatever else there is becomes work on rows of tensors that earlier 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tilewright.playbook.catalogue import Way, best_way, simple_way, ways
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.algebra import NORMS, simplified
 from tilewright.playbook.gemms.convolution_means import MeansStage
@@ -86,7 +87,7 @@ def read(traced: TracedTask) -> Chain:
     traced = with_whole_windows(traced)
     for one in traced.task.tensors:
         if one.in_place:
-            raise NotSupported(f"the playbook changes no tensor in place beside a matrix product, and {one.name} is")
+            raise NoMatch
     graph, notes = simplified(normalised(traced.traces))
     reader = _Reader(traced, graph)
     return Chain(traced.task, reader.read(), tuple(reader.scratch), notes)
@@ -163,7 +164,7 @@ class _Reader(TensorTable):
         taken_sizes = self.graph.sizes(taken(nodes[0])[1])
         settings = Settings.of(nodes, len(taken_sizes) - 2)
         if any(len(set(one)) > 1 for one in taken_sizes[2:]):
-            raise NotSupported("the playbook writes convolutions for windows of given sizes")
+            raise NoMatch
         windows = settings.windows(x.extents[2:], tuple(one[0] for one in taken_sizes[2:]))
         own, inner = part(weight.extents[0], taken_sizes[0], settings.groups), weight.extents[1]
         channels, filters = (own, inner) if settings.transposed else (inner, own)
@@ -221,7 +222,7 @@ class _Reader(TensorTable):
         self._rows((given.index if computed in self.tensors else computed,))
         view = view_of(self.graph, given.index, self.tensors)
         if view is None:
-            raise NotSupported("the playbook cannot follow how an operand of a product lies in memory")
+            raise NoMatch
         return view
 
     def _seen_as(self, index: int) -> int:
@@ -258,7 +259,7 @@ class _Reader(TensorTable):
             return index, None
         diagonals = {_diagonal(trace.nodes[users[0]]) for trace in self.graph.traces}
         if len(diagonals) > 1:
-            raise NotSupported(f"the playbook takes {node.target} of a product at one diagonal, not one that moves")
+            raise NoMatch
         diagonal = diagonals.pop()
         return users[0], Kept(_TRIANGLES[node.target], diagonal)
 
@@ -333,11 +334,9 @@ class _Reader(TensorTable):
 
     def _rows(self, outputs: tuple[int, ...]) -> None:
         """Stages that store these nodes from tensors in memory: one, or more where one cannot hold all of them."""
-        try:
+        with suppress(NotSupported):
             self._append_rows(outputs)
             return
-        except NotSupported as problem:
-            refusal = problem
         for cut in self._borders(outputs):
             before = len(self.stages)
             try:
@@ -348,7 +347,7 @@ class _Reader(TensorTable):
                 for stage in self.stages[before:]:
                     self._forget(stage)
                 del self.stages[before:]
-        raise refusal
+        raise NoMatch
 
     def _append_rows(self, outputs: tuple[int, ...]) -> None:
         before = set[int]().union(*(self.graph.ancestors(one, self.tensors) for one in outputs))
@@ -407,11 +406,8 @@ def _rest_stage(traced: TracedTask) -> RowsStage | PoolStage | MoveStage:
     """A part of a graph as rows where it can be arranged so, and else as what reads places of its own."""
     try:
         return RowsStage(row_program(traced))
-    except NotSupported as problem:
-        try:
-            return placed_stage(traced)
-        except NotSupported:
-            raise problem from None
+    except NotSupported:
+        return placed_stage(traced)
 
 
 def _diagonal(node: TracedNode) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.playbook.catalogue import Way
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.graph import CONVOLUTION, Builder, Graph, Rewrite, rewritten, shape_at, taken
 from tilewright.playbook.gemms.layouts import Tensor
@@ -138,7 +138,7 @@ def placed_stage(traced: TracedTask) -> PoolStage | MoveStage:
         return PoolStage(pool_program(traced))
     programs = moved(traced)
     if len(programs) > 1:
-        raise NotSupported("the playbook moves elements to results of one shape at a time beside products")
+        raise NoMatch
     return MoveStage(programs[0])
 
 
@@ -196,7 +196,7 @@ def _rounded(traced: TracedTask, lengths: tuple[int, ...], window: int) -> Trace
         return traced
     whole = tuple(one // window * window for one in lengths)
     if len(set(whole)) == 1 < len(set(lengths)):
-        raise NotSupported(f"the playbook cannot tell how many windows of {window} there are at other sizes")
+        raise NoMatch
     probes = tuple(
         replace(one, sizes={name: new if name in names else size for name, size in one.sizes.items()})
         for one, new in zip(traced.probes.probes, whole, strict=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.convolution_program import Settings, pool_settings
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, RESHAPES, TURNS, Graph, taken
@@ -108,7 +108,7 @@ class TensorTable:
         try:
             found = self.book.of(sizes, "what lies between two stages")
         except NotSupported as problem:
-            raise NotSupported("the playbook cannot tell a size on the way from the inputs' shapes") from problem
+            raise NoMatch from problem
         return Extent(f"({found.text})", found.own)
 
     @cached_property
@@ -127,7 +127,7 @@ class TensorTable:
         dtype = DTYPES.get(self.graph.dtype(index))
         own = next((one.dtype for one in self.task.outputs if one.name == name), dtype)
         if own is None:
-            raise NotSupported(f"the playbook does not store {self.graph.dtype(index)} between two stages")
+            raise NoMatch
         if own in (DType.F16, DType.BF16) and index not in self.graph.outputs and self._is_exponent(index):
             own = DType.F32
         return Tensor(name, own, tuple(self.extent(one) for one in self.graph.sizes(index)))
@@ -184,7 +184,7 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
     lie = _Rows(rows, cols, channels, sizes[-columns - 1].expression if by_channel else "")
     given = [lie.input(tensors[one], low.axes.atoms(low.input_axes[one])) for one in tensors if one in loaded]
     if SUM not in loaded:
-        raise NotSupported("the playbook stores what becomes of sums, not what takes their place")
+        raise NoMatch
     down, along = together(sizes[: len(sizes) - columns]), together(sizes[len(sizes) - columns :])
     return RowProgram(
         name=table.task.name,
@@ -209,7 +209,7 @@ def columns_of(table: TensorTable, index: int, n: Extent) -> int:
     for count in range(1, len(sizes) + 1):
         if together(sizes[len(sizes) - count :]).size == n.size:
             return count
-    raise NotSupported("the playbook cannot tell the columns of a product in the shape it is seen in")
+    raise NoMatch
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,6 @@ class _Rows:
             lies.setdefault(self.channels, (False, (RowPart("", self.channel_count),)))
         lies.setdefault(self.rows + self.cols, (True, None))
         if axes not in lies:
-            raise NotSupported(
-                f"the playbook does not join {tensor.name} to a product: it has some of its rows and not others"
-            )
+            raise NoMatch
         varies, parts = lies[axes]
         return ProgramInput(tensor.name, tensor.dtype, varies, parts)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tilewright.playbook.cpp_text import Text
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.places.indices import Index, Variable, of_variable
@@ -70,7 +70,7 @@ def pool_program(traced: TracedTask) -> PoolProgram:
     reader = PlaceReader(traced, PLACE_RULES, POOLS)
     placed = whole_program(reader, "where it pools")
     if len(placed.wholes) != 1:
-        raise NotSupported(f"the playbook writes one pooling at a time, and here are {len(placed.wholes)}")
+        raise NoMatch
     ((leaf, whole),) = placed.wholes.items()
     node = reader.nodes[whole.node]
     windows, padded = _windows(reader, node, whole)
@@ -81,7 +81,7 @@ def pool_program(traced: TracedTask) -> PoolProgram:
     )
     value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
     if any(isinstance(one, Whole) for name, one in reader.leaves.items() if name not in placed.leaves):
-        raise NotSupported("the playbook writes one pooling at a time, not one of another")
+        raise NoMatch
     placed = placed.renewed(reader, value)
     placed = replace(placed, leaves={**placed.leaves, leaf: replace(whole, places=())})  # the windows say where
     placed = merged(placed, frozenset(one.outside for one in windows))
@@ -108,7 +108,7 @@ def _windows(reader: PlaceReader, node: TracedNode, whole: Whole) -> tuple[tuple
             continue  # a dimension that was put in to pool along the other
         outside = place.atoms[0] if len(place.terms) == 1 and place.constant.is_always(0) else None
         if not isinstance(outside, Variable) or not place.terms[0][1].is_always(1):
-            raise NotSupported(f"the playbook writes the result of {node.target} in its own order, not regrouped")
+            raise NoMatch
         inside = Variable(f"in_{outside.name.removeprefix('at_').removeprefix('y_')}", size)
         windows.append(Window(inside, outside, kernel, stride, padding, dilation))
     return tuple(windows), ceil

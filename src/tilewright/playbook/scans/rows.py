@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.cpp_pieces import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Condition, Index, Variable, of_variable
@@ -75,7 +75,7 @@ def scan_program(traced: TracedTask) -> ScanProgram:
     found = [_scan(reader, along, name, leaf) for name, leaf in placed.wholes.items()]
     inner = {name: leaf for name, leaf in reader.leaves.items() if name not in placed.leaves}
     if any(isinstance(leaf, Whole) for leaf in inner.values()):
-        raise NotSupported("the playbook does not write a scan of a scan")
+        raise NoMatch
     leaves = {**placed.leaves, **{name: _without_needless(reader, leaf) for name, leaf in inner.items()}}
     placed = replace(placed.renewed(reader, *(one.value for one in found)), leaves=leaves)
     return ScanProgram(placed, tuple(found), along)
@@ -93,12 +93,12 @@ def _direction(reader: PlaceReader, wholes: dict[str, Whole]) -> tuple[Variable,
         terms = whole.places[dim].terms
         variable = terms[0][0] if len(terms) == 1 else None
         if not isinstance(variable, Variable) or abs(terms[0][1].own) != 1:
-            raise NotSupported("the playbook writes scans whose result is used in order or reversed, not regrouped")
+            raise NoMatch
         if any(place.mentions(variable) for other, place in enumerate(whole.places) if other != dim):
-            raise NotSupported("the playbook writes scans whose result is used in order or reversed, not regrouped")
+            raise NoMatch
         found.add((variable, terms[0][1].own < 0))
     if len(found) != 1:
-        raise NotSupported("the playbook writes scans along one dimension and in one direction at a time")
+        raise NoMatch
     return found.pop()
 
 
@@ -116,7 +116,7 @@ def _scan(reader: PlaceReader, along: Variable, name: str, whole: Whole) -> Scan
     dim = _dimension(reader, whole)
     shift = whole.places[dim].constant
     if not (shift.is_always(0) or shift.is_always(-1)):
-        raise NotSupported("the playbook writes scans that include their element or end before it, not shifted further")
+        raise NoMatch
     places = (*whole.places[:dim], of_variable(along), *whole.places[dim + 1 :])
     with reader.under(Condition(of_variable(along), high=reader.shape(whole.node)[dim])):
         value = reader.argument(node, 0, places)
