@@ -139,7 +139,7 @@ def test_with_a_gpu_the_draft_comes_when_no_structure_has_passed(task: Task) -> 
         summaries.append(proposal.summary)
         history += (_attempt(number, Stage.DRAFT, proposal, passed=False),)
     assert len(summaries) > 2
-    assert ["first version" in one for one in summaries] == [False] * (len(summaries) - 1) + [True]
+    assert ["baseline" in one for one in summaries] == [False] * (len(summaries) - 1) + [True]
 
 
 def test_the_same_situation_gets_the_same_file(task: Task) -> None:
