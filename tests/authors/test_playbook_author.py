@@ -216,11 +216,12 @@ def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
 
 
 def test_notes_go_with_the_proposal_and_into_the_file(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = replace(understand(task), notes=("diag(A) @ B is a row scale, so no product is computed.",))
+    notes, found = ("diag(A) @ B is a row scale, so no product is computed.",), understand(task)
+    noted = replace(found, structures=tuple(one.noted(notes) for one in found.structures))
     monkeypatch.setattr("tilewright.authors.playbook_author.understand", lambda _: noted)
     proposal = AUTHOR.propose(Situation(task, Stage.DRAFT, 1), no_model)
     assert proposal is not None
-    assert proposal.notes == noted.notes
+    assert proposal.notes == notes
     assert proposal.text is not None
     comment, _, plan = proposal.text.partition("\n\n")
     assert comment.endswith("//\n// By algebra: diag(A) @ B is a row scale, so no product is computed.")
