@@ -8,7 +8,7 @@ import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
 from tilewright.kernel_file import evaluate, parse
-from tilewright.playbook.catalogue import best_way, row_schedules
+from tilewright.playbook.catalogue import best_schedule, row_schedules
 from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.rows import row_program
@@ -134,7 +134,7 @@ def test_ids_and_summaries_tell_structures_apart() -> None:
 @pytest.mark.parametrize("gpu", ["A100", "H200"])
 def test_a_file_without_others_beside_it_is_for_every_gpu(gpu: str) -> None:
     program, task = _program("layernorm", cols=2097152)
-    text = best_way(program).structure.write(task_op_line(task))
+    text = best_schedule(program).structure.write(task_op_line(task))
     assert evaluate(parse(text, "kernel.cu"), task.arguments(), PROFILES[gpu]).steps
 
 

@@ -12,7 +12,7 @@ from tests.playbook.product_functions import BY_NAME, CHAINS, PRODUCTS, VECTORS,
 
 from tilewright.playbook.families import Structure
 from tilewright.playbook.gemms.algebra import DIAGONAL, SUMS
-from tilewright.playbook.gemms.program import Contraction, Kept, Triangle
+from tilewright.playbook.gemms.program import Gemm, Kept, Triangle
 from tilewright.playbook.gemms.reading import read
 from tilewright.playbook.tracing import probes_of, trace
 from tilewright.playbook.understanding import answer
@@ -21,9 +21,9 @@ from tilewright.records import DType
 _ODD = ({"m": 19, "n": 33, "k": 21, "j": 7}, {"m": 72, "n": 72, "k": 40, "j": 8}, {"m": 1, "n": 1, "k": 1, "j": 1})
 
 
-def _product(name: str) -> Contraction:
+def _product(name: str) -> Gemm:
     (stage,) = read(traced_of(name)).stages
-    assert isinstance(stage, Contraction)
+    assert isinstance(stage, Gemm)
     return stage
 
 
@@ -53,18 +53,18 @@ def test_leading_dimensions_are_rows_and_batches_are_batches() -> None:
 
 
 def test_what_follows_a_product_alone_is_done_on_its_sums() -> None:
-    places = {one.name: (one.varies, one.parts) for one in _product("finished").finish_inputs}
+    places = {one.name: (one.varies, one.parts) for one in _product("finished").epilogue_inputs}
     assert places == {"bias": (True, ()), "residual": (True, None), "s": (False, None)}
     assert len(read(traced_of("three_dimensions")).stages) == 1, "a view between two steps ends nothing"
     stages = read(traced_of("gated")).stages
-    assert [isinstance(one, Contraction) for one in stages] == [True, True, True]
+    assert [isinstance(one, Gemm) for one in stages] == [True, True, True]
 
 
 def test_algebra_is_applied_and_told() -> None:
     for name, note in (("sum_of_columns", SUMS), ("mean_of_columns", SUMS), ("diagonal_first", DIAGONAL)):
         chain = read(traced_of(name))
         assert chain.notes == (note,)
-        products = [one for one in chain.stages if isinstance(one, Contraction)]
+        products = [one for one in chain.stages if isinstance(one, Gemm)]
         assert all(one.n.is_one for one in products)
     assert read(traced_of("then_softmax")).notes == ()
 

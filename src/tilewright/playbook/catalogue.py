@@ -45,7 +45,7 @@ _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
 @dataclass(frozen=True)
-class Way:
+class Schedule:
     """A way to compute a program. Its fragment is a file, or one of several in a file."""
 
     program: RowProgram
@@ -72,44 +72,46 @@ class Way:
 
 
 def row_schedules(program: RowProgram) -> Schedules:
-    pays = ways(program)
+    pays = schedules(program)
     ids = [one.id for one in pays]
-    others = (one.structure for one in every_way(program) if one.id not in ids)
+    others = (one.structure for one in every_schedule(program) if one.id not in ids)
     return Schedules(tuple(one.structure for one in pays), tuple(others))
 
 
-def simple_way(program: RowProgram) -> Way:
+def simple_schedule(program: RowProgram) -> Schedule:
     """For a small part of a file, where it takes no time however it is written."""
     if program.column_sums:
-        return _way(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
+        return _schedule(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
     if program.layout is not Layout.ROWS:
         owner = "thread" if program.layout is Layout.COLUMNS else "block"
-        return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
+        return _schedule(
+            program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered
+        )
     if program.is_pointwise:
-        return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
-    return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
+        return _schedule(program, "draft-elements", "first version: one thread per element", draft_elements)
+    return _schedule(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
 
 
-def ways(program: RowProgram) -> tuple[Way, ...]:
+def schedules(program: RowProgram) -> tuple[Schedule, ...]:
     """What pays at the task's sizes, the most promising first."""
     if program.layout is not Layout.ROWS:
-        return _scattered_ways(program)
+        return _scattered_schedules(program)
     if program.is_flat:
-        return (_way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
+        return (_schedule(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
     if program.column_sums:
         return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:
         summary = "16-byte vectors, blocks that are rectangles of rows and columns"
-        return (_way(program, "rectangles", summary, rectangle_elements),)
-    return _row_ways(program)
+        return (_schedule(program, "rectangles", summary, rectangle_elements),)
+    return _row_schedules(program)
 
 
-def best_way(program: RowProgram) -> Way:
+def best_schedule(program: RowProgram) -> Schedule:
     """For a file in which no other is tried: the first that is not for some sizes or GPUs alone."""
-    return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), simple_way(program))
+    return next((one for one in schedules(program) if one.id not in _BESIDE_OTHERS), simple_schedule(program))
 
 
-def every_way(program: RowProgram) -> tuple[Way, ...]:
+def every_schedule(program: RowProgram) -> tuple[Schedule, ...]:
     """All that can be written for the program, whether it pays there or not."""
     if program.column_sums:
         return _strips(program)
@@ -117,11 +119,11 @@ def every_way(program: RowProgram) -> tuple[Way, ...]:
         return (*_kept(program), _passes(program))
     if program.is_pointwise or program.layout is not Layout.ROWS:
         beside = [_windows(program)] if program.layout is Layout.COLUMNS and can_window(program) else []
-        return tuple({one.id: one for one in (*ways(program), *beside)}.values())
-    return tuple(_all_row_ways(program).values())
+        return tuple({one.id: one for one in (*schedules(program), *beside)}.values())
+    return tuple(_all_row_schedules(program).values())
 
 
-def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
+def _scattered_schedules(program: RowProgram) -> tuple[Schedule, ...]:
     """Where the elements of a row are not one after the other."""
     if program.layout is Layout.SEGMENTS:
         row_bytes = program.task_cols * program.widest.itemsize
@@ -130,44 +132,44 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
     held, again = (partial(column_tiles, held=held) for held in (True, False))
     found = []
     summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
-    last = _way(program, "column-tiles-again", summary, again)
+    last = _schedule(program, "column-tiles-again", summary, again)
     if pays_in_windows(program):
         found.append(_windows(program))
     elif can_piece(program):
         summary = "pieces of the columns for blocks of their own, aligned in phases"
-        pieces = _way(program, "column-pieces", summary, column_pieces)
+        pieces = _schedule(program, "column-pieces", summary, column_pieces)
         return (last, pieces) if pays_in_tiles(program) else (pieces, last)
     elif fits_tile(program, program.task_cols):
         summary = "tiles of neighbouring rows, held in registers by teams that share the columns"
-        found.append(_way(program, "column-tiles", summary, held))
+        found.append(_schedule(program, "column-tiles", summary, held))
     return (*found, last)
 
 
-def _windows(program: RowProgram) -> Way:
+def _windows(program: RowProgram) -> Schedule:
     summary = "windows of memory after which rows lie alike in its lines, sums of their own for every vector"
-    return _way(program, "column-windows", summary, column_windows)
+    return _schedule(program, "column-windows", summary, column_windows)
 
 
-def _kept(program: RowProgram) -> tuple[Way, ...]:
+def _kept(program: RowProgram) -> tuple[Schedule, ...]:
     summary = "all blocks share a row in segments, most of it kept on chip and the rest in the cache between steps"
-    return (_way(program, "kept", summary, kept_rows),) if can_keep(program) else ()
+    return (_schedule(program, "kept", summary, kept_rows),) if can_keep(program) else ()
 
 
-def _passes(program: RowProgram) -> Way:
+def _passes(program: RowProgram) -> Schedule:
     summary = "many blocks share a row: pieces reduced in registers, put together, then the elements written"
-    return _way(program, "passes", summary, partial(pass_rows, looped=False))
+    return _schedule(program, "passes", summary, partial(pass_rows, looped=False))
 
 
-def _strips(program: RowProgram) -> tuple[Way, ...]:
+def _strips(program: RowProgram) -> tuple[Schedule, ...]:
     """With sums over rows: blocks that stay, since a strip's sums live in their registers."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     write = partial(register_rows, team=Team.PERSISTENT, teams=_around(min(vectors // 32, 16)))
     summary = "blocks that go down strips of rows, sums over rows kept in registers"
-    return (_way(program, "strips", summary, write, hints=True),)
+    return (_schedule(program, "strips", summary, write, hints=True),)
 
 
-def _row_ways(program: RowProgram) -> tuple[Way, ...]:
-    known = _all_row_ways(program)
+def _row_schedules(program: RowProgram) -> tuple[Schedule, ...]:
+    known = _all_row_schedules(program)
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
     blocks = -(-row_bytes // SHARE_BYTES)  # that it takes to hold a row
@@ -204,14 +206,14 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 
-def _all_row_ways(program: RowProgram) -> dict[str, Way]:
+def _all_row_schedules(program: RowProgram) -> dict[str, Schedule]:
     """By id."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     warps = _around(min(vectors // 128, 16))
     lanes = partial(register_rows, team=Team.LANES, teams=_around(vectors))
     block, persistent = (partial(register_rows, team=team, teams=warps) for team in (Team.BLOCK, Team.PERSISTENT))
     stream, shared = (partial(long_rows, holding=holding) for holding in Holding)
-    make = partial(_way, program)
+    make = partial(_schedule, program)
     found = [
         make("lanes", "short rows: lanes of a warp share a row held in registers", lanes, hints=True),
         make("block", "the row held in registers by the warps of a block", block, hints=True),
@@ -241,14 +243,14 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
     return {one.id: one for one in found}
 
 
-def _way(
+def _schedule(
     program: RowProgram,
     id: str,
     summary: str,
     write: Callable[..., Fragment],
     hints: bool = False,
-) -> Way:
-    return Way(program, id, summary, partial(write, program), hints)
+) -> Schedule:
+    return Schedule(program, id, summary, partial(write, program), hints)
 
 
 def _around(wanted: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from tilewright.playbook.axes import Axes
-from tilewright.playbook.catalogue import Way, best_way, every_way, row_schedules, ways
+from tilewright.playbook.catalogue import Schedule, best_schedule, every_schedule, row_schedules, schedules
 from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
@@ -262,13 +262,13 @@ def _fresh(wanted: str, taken: set[str]) -> str:
 
 def chain_schedules(chain: Chain) -> Schedules:
     """Every way of the first program, followed by the best of the second, which has little to do."""
-    last = best_way(chain.second)
-    made = {one.id: _structure(chain, one, last) for one in (*every_way(chain.first), *ways(chain.first))}
-    pays = [one.id for one in ways(chain.first)]
+    last = best_schedule(chain.second)
+    made = {one.id: _structure(chain, one, last) for one in (*every_schedule(chain.first), *schedules(chain.first))}
+    pays = [one.id for one in schedules(chain.first)]
     return Schedules(tuple(made[id] for id in pays), tuple(one for id, one in made.items() if id not in pays))
 
 
-def _structure(chain: Chain, first: Way, second: Way) -> Structure:
+def _structure(chain: Chain, first: Schedule, second: Schedule) -> Structure:
     def write(op_line: str) -> str:
         head = [*PlanLines(chain.first, op_line).head, *(plan_entry("scratch", one) for one in chain.scratch)]
         header = (

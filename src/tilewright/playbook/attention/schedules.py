@@ -99,7 +99,7 @@ class _Rewriter:
 
 
 # The most promising first: id, summary, what it takes, how it is written.
-_WAYS: tuple[tuple[str, str, Callable[[Attention], bool], Callable[[Attention, str], str]], ...] = (
+_SCHEDULES: tuple[tuple[str, str, Callable[[Attention], bool], Callable[[Attention, str], str]], ...] = (
     (
         "attention-split-keys",
         "few rows: blocks share the keys of a head, heads that share keys read them together",
@@ -142,7 +142,7 @@ def _matches(traced: TracedTask) -> Schedules | None:
     made = attention_program(traced)
     if max(made.depth.size.own, made.column.size.own) > _LONGEST_HEAD:
         return PRODUCTS_FAMILY.matches(taken_apart(traced))
-    found = [Structure(id, summary, partial(write, made)) for id, summary, takes, write in _WAYS if takes(made)]
+    found = [Structure(id, summary, partial(write, made)) for id, summary, takes, write in _SCHEDULES if takes(made)]
     on_hopper = traced.task.profile.arch == "sm_90a"
     here = tuple(one for one in found if on_hopper or "hopper" not in one.id)
     return Schedules(here, tuple(one for one in found if one not in here))

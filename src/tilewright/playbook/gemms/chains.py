@@ -7,22 +7,22 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Schedule
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
 from tilewright.playbook.gemms import convolution_hopper
 from tilewright.playbook.gemms.convolution_means import MeansStage
 from tilewright.playbook.gemms.convolution_program import Convolution
 from tilewright.playbook.gemms.plan_text import Choices
-from tilewright.playbook.gemms.program import Contraction, Extent
+from tilewright.playbook.gemms.program import Extent, Gemm
 from tilewright.playbook.gemms.reading import Chain, RowsStage, Stage
 from tilewright.playbook.gemms.rest import MoveStage, PoolStage
 from tilewright.playbook.gemms.tiles import is_vector_product
 from tilewright.playbook.row_program import Constant, Layout, Load, Pointwise, Reduce, Reduction, RowProgram, Value
 
-WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
+WriteSums = Callable[[Gemm | Convolution, str, Choices], Fragment]
 _MOST_COMBINATIONS = 4096  # of constants in one file
 _KINDS = {
-    Contraction: "product",
+    Gemm: "product",
     Convolution: "convolution",
     RowsStage: "rows",
     PoolStage: "windows",
@@ -38,7 +38,7 @@ def with_channels(chain: Chain, op_line: str) -> Chain | None:
     for first, second in zip(chain.stages, chain.stages[1:], strict=False):
         if not isinstance(first, Convolution) or not isinstance(second, RowsStage):
             continue
-        name = first.finish.outputs[0].name
+        name = first.epilogue.outputs[0].name
         others = [one for one in chain.stages if one not in (first, second)]
         alone = name in {one.name for one in stored} and not any(_mentions(one, name, op_line) for one in others)
         joined = replace(first, across=second.program)
@@ -57,7 +57,7 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
     """The chain with a softmax between two products done by them: the first finds the greatest of rows' scores, the
     second makes weights of them. None where there is none."""
     for first, softmax, second in zip(chain.stages, chain.stages[1:], chain.stages[2:], strict=False):
-        if not isinstance(first, Contraction) or not isinstance(second, Contraction):
+        if not isinstance(first, Gemm) or not isinstance(second, Gemm):
             continue
         if not isinstance(softmax, RowsStage):
             continue
@@ -70,7 +70,7 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
         alone = alone and not any(_mentions(one, name, op_line) for one in others for name in (scores, weights))
         whole = (first.batch, first.m, first.n) == (second.batch, second.m, second.k)
         row_major = second.a.tensor == weights and second.a.along_k and second.a.pitch == first.n
-        used_once = weights not in (second.b.tensor, *(one.name for one in second.finish_inputs))
+        used_once = weights not in (second.b.tensor, *(one.name for one in second.epilogue_inputs))
         if not (alone and whole and row_major and used_once) or first.kept or second.kept:
             continue
         if is_vector_product(first) or is_vector_product(second):  # which are written as vectors, without weights
@@ -135,14 +135,14 @@ def _is_over_channels(program: RowProgram, name: str, windows: int) -> bool:
 
 def _mentions(stage: Stage, name: str, op_line: str) -> bool:
     """Whether a stage reads a tensor."""
-    if isinstance(stage, Contraction):
-        return name in (stage.a.tensor, stage.b.tensor, *(one.name for one in stage.finish_inputs))
+    if isinstance(stage, Gemm):
+        return name in (stage.a.tensor, stage.b.tensor, *(one.name for one in stage.epilogue_inputs))
     if isinstance(stage, Convolution):
-        return name in (stage.x, stage.weight, *(one.name for one in stage.finish_inputs))
+        return name in (stage.x, stage.weight, *(one.name for one in stage.epilogue_inputs))
     return any(re.search(rf"\b{name}\b", line) for line, _ in stage.simple.fragment(op_line).plan.entries)
 
 
-def best_ways(chain: Chain, write: WriteSums, op_line: str) -> tuple[Way, ...]:
+def best_schedules(chain: Chain, write: WriteSums, op_line: str) -> tuple[Schedule, ...]:
     """The most promising way for each stage beside the sums; small ones stay simple, and so do as many as must."""
     stages = chain.rest
     found = [one.best for one in stages]
@@ -160,11 +160,11 @@ def _combinations(part: Fragment) -> int:
     return math.prod(line.count("|") + 1 for line in lines)
 
 
-def _choices(products: tuple[Contraction | Convolution, ...]) -> Choices:
+def _choices(products: tuple[Gemm | Convolution, ...]) -> Choices:
     return Choices.TILES if len(products) < 3 else Choices.NONE
 
 
-def chain_text(chain: Chain, write: WriteSums, rows: tuple[Way, ...], op_line: str) -> str:
+def chain_text(chain: Chain, write: WriteSums, rows: tuple[Schedule, ...], op_line: str) -> str:
     """The whole file: every product by one structure, each stage of rows by its way."""
     products = chain.sums
     if len(chain.stages) == 1:
@@ -173,7 +173,7 @@ def chain_text(chain: Chain, write: WriteSums, rows: tuple[Way, ...], op_line: s
     parts = {
         label: (
             write(stage, op_line, _choices(products))
-            if isinstance(stage, (Contraction, Convolution))
+            if isinstance(stage, (Gemm, Convolution))
             else next(waiting).fragment(op_line)
         )
         for label, stage in zip(_labels(chain), chain.stages, strict=True)
@@ -193,8 +193,8 @@ def _labels(chain: Chain) -> list[str]:
     ]
 
 
-def _head(chain: Chain, first: Contraction | Convolution, op_line: str) -> list[Entry]:
-    entries = PlanLines(first.finish, op_line).head
+def _head(chain: Chain, first: Gemm | Convolution, op_line: str) -> list[Entry]:
+    entries = PlanLines(first.epilogue, op_line).head
     for one in chain.scratch:
         sizes = ", ".join(extent.expression for extent in one.extents)
         entries.append((f"//! scratch {one.name}: {one.dtype}[{sizes}]", ""))

@@ -30,7 +30,7 @@ def direct_convolution(convolution: Convolution, op_line: str, choices: Choices 
     given = _plan(text)
     parameters, grid = [*text.parameters("channels", "filters", *text.lengths), *given], "ceil_div(@units, THREADS)"
     kernel = text.launched(f"{text.name}_direct", grid, "THREADS", parameters, "THREADS", _body(text))
-    return text.fragment(_header(text), _constants(text), [PACK], *_sources(text), text.finish.function, kernel)
+    return text.fragment(_header(text), _constants(text), [PACK], *_sources(text), text.epilogue.function, kernel)
 
 
 def _header(text: ConvolutionText) -> str:
@@ -311,12 +311,12 @@ def _unrolled(inner: list[str], *loops: tuple[str, str]) -> list[str]:
 
 def _store(text: ConvolutionText) -> list[str]:
     cpp = text.convolution.output.dtype.cpp
-    takes = text.finish.takes
+    takes = text.epilogue.takes
     place = text.place_in_plane("out", {"x": "result_x", "y": "result_y", "z": "to_z"})
     sums = "sums[f][m][i + w]" if "y" in text.axes else "sums[f][i + w]"
     each = ["const int column = column0 + w;"] if "column" in takes else []
     each += ["const long long at = row * plane_out + column0 + w;"] if "at" in takes else []
-    each.append(f"made.at[w] = {text.stored(text.finish.call(sums))};")
+    each.append(f"made.at[w] = {text.stored(text.epilogue.call(sums))};")
     lines = [
         "const int result_x = to_x + i;",
         "if (result_x >= out_x) continue;",

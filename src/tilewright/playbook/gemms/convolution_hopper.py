@@ -28,7 +28,7 @@ from tilewright.playbook.gemms.convolution_hopper_kernel import (
     sector,
 )
 from tilewright.playbook.gemms.convolution_program import Convolution
-from tilewright.playbook.gemms.finish_text import RESERVED, finish_text
+from tilewright.playbook.gemms.epilogue_text import RESERVED, epilogue_text
 from tilewright.playbook.gemms.hopper_form import Parameters
 from tilewright.playbook.gemms.plan_text import Choices
 from tilewright.records import DType
@@ -74,10 +74,10 @@ f32 outside them. Numbers whose parts are not as exact are noted while copying, 
 def can_write(convolution: Convolution) -> bool:
     """Whether these files take a convolution at the task's own sizes."""
     one = convolution
-    tensors = {one.output.dtype, *(each.dtype for each in one.finish_inputs)}
+    tensors = {one.output.dtype, *(each.dtype for each in one.epilogue_inputs)}
     if one.element not in _ELEMENTS or one.is_depthwise or not tensors <= set(_ELEMENTS):
         return False
-    if any(each.varies and each.parts == () for each in one.finish_inputs):
+    if any(each.varies and each.parts == () for each in one.epilogue_inputs):
         return False
     if one.across is not None and not can_follow(one, one.across):
         return False
@@ -88,19 +88,19 @@ def can_write(convolution: Convolution) -> bool:
 def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """The convolution by TMA and wgmma."""
     geometry = Geometry(convolution)
-    finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
-    channels = ChannelsText(geometry, finish, _RESERVED) if convolution.across is not None else None
+    epilogue = epilogue_text(convolution, suffix="_given", reserved=_RESERVED)
+    channels = ChannelsText(geometry, epilogue, _RESERVED) if convolution.across is not None else None
     plan = _Plan(geometry, channels, op_line, choices)
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
-        fill_parameters(geometry, finish),
-        kernel_parameters(geometry, finish, channels),
-        exact_parameters(geometry, finish, channels),
+        fill_parameters(geometry, epilogue),
+        kernel_parameters(geometry, epilogue, channels),
+        exact_parameters(geometry, epilogue, channels),
     )
     f32 = convolution.element is DType.F32
     more = ["cuda_bf16.h"] if geometry.copied is DType.BF16 else ["cuda_fp16.h"]
-    programs = [one for one in (convolution.finish, convolution.across) if one is not None]
+    programs = [one for one in (convolution.epilogue, convolution.across) if one is not None]
     included = sorted({*(line for one in programs for line in includes(one)), *(f"#include <{one}>" for one in more)})
     return fragment(
         _HEADER
@@ -113,18 +113,18 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         job_text(geometry),
         copy_text(geometry),
         pack_text(geometry),
-        *finish.helpers,
-        finish.function,
-        *([fill_text(geometry, finish)] if geometry.is_filled else []),
+        *epilogue.helpers,
+        epilogue.function,
+        *([fill_text(geometry, epilogue)] if geometry.is_filled else []),
         *(channels.helpers if channels else ()),
-        device_text(geometry, finish, channels),
-        exact_text(geometry, finish, channels),
+        device_text(geometry, epilogue, channels),
+        exact_text(geometry, epilogue, channels),
     )
 
 
 class _Plan(PlanLines):
     def __init__(self, geometry: Geometry, channels: ChannelsText | None, op_line: str, choices: Choices) -> None:
-        super().__init__(geometry.convolution.finish, op_line)
+        super().__init__(geometry.convolution.epilogue, op_line)
         self._geometry, self._channels, self._choices = geometry, channels, choices
 
     def _launch(self, kernel: str, grid: str, block: str, parameters: Parameters, how: str = " pdl") -> None:

@@ -15,7 +15,7 @@ from tilewright.playbook.cpp_pieces import COMBINERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, worded, write_text
 from tilewright.playbook.gemms.convolution_hopper_geometry import Geometry
 from tilewright.playbook.gemms.convolution_program import Convolution
-from tilewright.playbook.gemms.finish_text import FinishText, steady_helpers
+from tilewright.playbook.gemms.epilogue_text import EpilogueText, steady_helpers
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import (
     COLS,
@@ -38,11 +38,11 @@ _REDUCTIONS = {Reduction.SUM, Reduction.PRODUCT, Reduction.MAXIMUM, Reduction.MI
 
 def can_follow(convolution: Convolution, across: RowProgram) -> bool:
     """Whether work on rows of channels can be done before the convolution's results are stored."""
-    own = convolution.finish.outputs[0].name
+    own = convolution.epilogue.outputs[0].name
     geometry = Geometry(convolution)
     if convolution.groups > 1 or convolution.filters.size * geometry.rows_of_filter > MOST_ROWS:
         return False
-    if any(one.varies or one.parts is None for one in convolution.finish_inputs):
+    if any(one.varies or one.parts is None for one in convolution.epilogue_inputs):
         return False
     others = [one for one in across.inputs if one.name != own]
     lie = all((one.is_column or not one.varies) and one.parts == () and one.dtype.is_float for one in others)
@@ -64,12 +64,12 @@ def can_follow(convolution: Convolution, across: RowProgram) -> bool:
 class ChannelsText:
     """What follows the sums of a convolution over channels, for its kernels."""
 
-    def __init__(self, geometry: Geometry, finish: FinishText, reserved: frozenset[str]) -> None:
+    def __init__(self, geometry: Geometry, epilogue: EpilogueText, reserved: frozenset[str]) -> None:
         across = geometry.convolution.across
         assert across is not None
-        self.geometry, self.program, self._finish = geometry, across, finish
-        self._own = geometry.convolution.finish.outputs[0].name
-        taken = {*finish.numbers, *(name for one in finish.inputs for name in (one.name, one.value))}
+        self.geometry, self.program, self._epilogue = geometry, across, epilogue
+        self._own = geometry.convolution.epilogue.outputs[0].name
+        taken = {*epilogue.numbers, *(name for one in epilogue.inputs for name in (one.name, one.value))}
         self._reserved = reserved | taken
         self._names = _Channels(across, self._own, self._reserved).namer
 
@@ -108,7 +108,7 @@ class ChannelsText:
         for number in range(self.program.sweeps):
             kernel.sweep_lines(number)
         kernel.result_lines()
-        had = {_signature(one) for piece in self._finish.helpers for one in piece}
+        had = {_signature(one) for piece in self._epilogue.helpers for one in piece}
         helpers = steady_helpers(self.geometry.convolution, kernel.forms.helpers())
         pieces = [one for one in helpers if _signature(one) not in had]
         names = dict.fromkeys(kernel.combiner(index) for index in kernel.program.reductions)
@@ -131,7 +131,7 @@ class ChannelsText:
             scope += more
             own = kernel.own_reductions(number)
             finished = ["float& value = sum[r / 2][c / 2 * 4 + r % 2 * 2 + c % 2];"]
-            finished += [f"value = {self._finish.call('value')};"] if number == 0 and self._finish.function else []
+            finished += [f"value = {self._epilogue.call('value')};"] if number == 0 and self._epilogue.function else []
             words = {
                 "known": _used([*before, *scope], element),
                 "parts": [f"float {kernel.part(one)}[COLUMNS];" for one in own],
@@ -162,7 +162,7 @@ class ChannelsText:
         for number in range(self.program.sweeps):
             scope, element = kernel.sweep_lines(number)
             own = kernel.own_reductions(number)
-            first = [f"value = {self._finish.call('value')};"] if number == 0 and self._finish.function else []
+            first = [f"value = {self._epilogue.call('value')};"] if number == 0 and self._epilogue.function else []
             last = number == self.program.sweeps - 1 and output.varies
             stored = [f"y[first_at + channel * s.plane()] = {write_text(output.dtype, Text('value'))};"] if last else []
             text = worded(_CUDA["sweep_again"], {"element": [*first, *element, *stored]})

@@ -6,7 +6,7 @@ from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.gemms.convolution_hopper_channels import OVER_WARP, ChannelsText
 from tilewright.playbook.gemms.convolution_hopper_geometry import NAMES, Geometry
 from tilewright.playbook.gemms.convolution_hopper_kernel import ONE_ADDRESS, SIZES, sizes_parameters
-from tilewright.playbook.gemms.finish_text import FinishText
+from tilewright.playbook.gemms.epilogue_text import EpilogueText
 from tilewright.playbook.gemms.hopper_form import Parameters, kernel
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
@@ -172,14 +172,14 @@ _SCALING_WHOLE = {"range": "8 .. 16", "exponent": "3", "losing": "v != 0.f && v 
 FILLED_BY_BLOCK = 8192  # results
 
 
-def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
+def exact_parameters(geometry: Geometry, epilogue: EpilogueText, channels: ChannelsText | None) -> Parameters:
     one = geometry.convolution
     return [
         (f"const {one.element.cpp}* __restrict__ x", one.x),
         (f"const {one.element.cpp}* __restrict__ weight", one.weight),
         ("const int* __restrict__ noted", "@noted"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
-        *finish.parameters,
+        *epilogue.parameters,
         *(channels.parameters if channels else ()),
         *((f"int x_{name}", f"@x_{name}") for name in NAMES),
         *sizes_parameters(),
@@ -190,11 +190,11 @@ def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsT
     ]
 
 
-def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
+def exact_text(geometry: Geometry, epilogue: EpilogueText, channels: ChannelsText | None) -> list[str]:
     one = geometry.convolution
-    value = finish.call("total[k]")
+    value = epilogue.call("total[k]")
     stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
-    row = ["const long long row = at / s.plane();"] if "row" in finish.takes else []
+    row = ["const long long row = at / s.plane();"] if "row" in epilogue.takes else []
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
     words: dict[str, str | list[str]] = {
         "job": _CUDA["job_by_positions"] if channels else _CUDA["job_by_filters"],
@@ -213,7 +213,7 @@ def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | 
     return [
         *(OVER_WARP.splitlines() if channels else ()),
         "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
-        *kernel("256", "convolve_again", exact_parameters(geometry, finish, channels), body),
+        *kernel("256", "convolve_again", exact_parameters(geometry, epilogue, channels), body),
     ]
 
 
@@ -245,21 +245,21 @@ def _taps(geometry: Geometry, by_lanes: bool) -> list[str]:
     return body
 
 
-def fill_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
+def fill_parameters(geometry: Geometry, epilogue: EpilogueText) -> Parameters:
     one = geometry.convolution
     return [
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
-        *finish.parameters,
+        *epilogue.parameters,
         *sizes_parameters(),
     ]
 
 
-def fill_text(geometry: Geometry, finish: FinishText) -> list[str]:
+def fill_text(geometry: Geometry, epilogue: EpilogueText) -> list[str]:
     dtype = geometry.convolution.output.dtype
-    value = finish.call("0.f")
+    value = epilogue.call("0.f")
     made = value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
-    place = _CUDA["exact_place"] if finish.takes & {"row", "channel"} else ""
+    place = _CUDA["exact_place"] if epilogue.takes & {"row", "channel"} else ""
     words = {"sizes": SIZES, "type": dtype.cpp, "made": made, "place": place, "each": str(FILLED_BY_BLOCK)}
     note = "// ---- results that no tap meets, and the others, which are stored over these"
-    parameters = fill_parameters(geometry, finish)
+    parameters = fill_parameters(geometry, epilogue)
     return [note, *kernel("256", "fill_result", parameters, worded(_CUDA["fill"], words).splitlines())]

@@ -225,7 +225,7 @@ class Geometry:
         """Kinds of results that are rows of one product, those of the height or all: where filters are so few that
         they fill it only so, and every kind has taps. What a tap of one kind reads others do not read again."""
         one = self.convolution
-        if not one.transposed or one.across is not None or any(each.is_whole for each in one.finish_inputs):
+        if not one.transposed or one.across is not None or any(each.is_whole for each in one.epilogue_inputs):
             return 1
         depth, height = self._outer
         rows = one.filters.size << (self._windows[2].stride - 1).bit_length()
@@ -258,7 +258,7 @@ class Geometry:
     @property
     def is_filled(self) -> bool:
         """Whether all results are stored once before, because no tap meets at least half of the kinds."""
-        if self.convolution.across is not None or any(one.is_whole for one in self.convolution.finish_inputs):
+        if self.convolution.across is not None or any(one.is_whole for one in self.convolution.epilogue_inputs):
             return False
         return self.row_kinds == 1 and 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.gemms.convolution_hopper_channels import ChannelsText
 from tilewright.playbook.gemms.convolution_hopper_geometry import NAMES, Geometry
-from tilewright.playbook.gemms.finish_text import PLAIN, FinishText
+from tilewright.playbook.gemms.epilogue_text import PLAIN, EpilogueText
 from tilewright.playbook.gemms.hopper_form import BARRIERS, SHOW, Parameters, kernel, wgmma
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
@@ -75,23 +75,23 @@ def sector(geometry: Geometry) -> int:
     return 32 // geometry.convolution.output.dtype.itemsize
 
 
-def asked_text(finish: FinishText) -> str:
+def asked_text(epilogue: EpilogueText) -> str:
     """What is read with the results of a job, asked for before it is multiplied."""
-    whole = [one for one in finish.inputs if one.place == "at"]
+    whole = [one for one in epilogue.inputs if one.place == "at"]
     asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
     return worded(_CUDA["store_ahead"], {"asked": asked}) if whole else ""
 
 
-def store_text(geometry: Geometry, finish: FinishText) -> str:
+def store_text(geometry: Geometry, epilogue: EpilogueText) -> str:
     """What a consumer does with the sums of a job, once they are scaled."""
     dtype = geometry.convolution.output.dtype
-    made = finish.call_read("value[f][i]", "[f][i]")
+    made = epilogue.call_read("value[f][i]", "[f][i]")
     stored = "value[f][i]" if dtype is DType.F32 else f"static_cast<{dtype.cpp}>(value[f][i])"
     words = {
-        "there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
-        "from": finish.pointers("one_address(@ + base(f))"),
-        "read": finish.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
-        "row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
+        "there": epilogue.arrays("[FILTERS_TOGETHER][TOGETHER]"),
+        "from": epilogue.pointers("one_address(@ + base(f))"),
+        "read": epilogue.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
+        "row": ["const long long row = line[f].at / s.plane();"] if "row" in epilogue.takes else [],
     }
     return worded(_CUDA["store"], {**words, "made": made, "stored": stored})
 
@@ -236,7 +236,7 @@ def job_text(geometry: Geometry) -> list[str]:
     return _CUDA["job"].replace("@positions", str(geometry.positions)).splitlines()
 
 
-def kernel_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
+def kernel_parameters(geometry: Geometry, epilogue: EpilogueText, channels: ChannelsText | None) -> Parameters:
     """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
     one = geometry.convolution
     operand = (
@@ -250,7 +250,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
         ("const __grid_constant__ CUtensorMap weight_map", "@weight_map"),
         ("const float* __restrict__ scales", "@scales"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
-        *finish.parameters,
+        *epilogue.parameters,
         *(channels.parameters if channels else ()),
         *(one for one in sizes_parameters() if one[1][1:] not in KNOWN_SIZES),
         ("int jobs", "@jobs"),
@@ -273,10 +273,10 @@ KNOWN_SIZES = (*_OF_COPY, *_OF_RESULT, "channel_blocks", "row_tiles", "tile_step
 SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_rows, y_depth, y_height, y_width};"
 
 
-def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
+def device_text(geometry: Geometry, epilogue: EpilogueText, channels: ChannelsText | None) -> list[str]:
     """All of the code that the product itself needs."""
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
-    left = PLAIN if channels else finish  # to be done with what is stored
+    left = PLAIN if channels else epilogue  # to be done with what is stored
     wide = geometry.positions // 2 if geometry.by_halves else geometry.positions
     load = _CUDA["load_plane"] if geometry.planes else _LOAD_ROWS
     ahead = geometry.is_copied_ahead
@@ -334,7 +334,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         *([*ahead_functions(geometry).splitlines(), ""] if ahead else []),
         *([] if channels and channels.is_reduced else [*runs_text(geometry).splitlines(), ""]),
         *([*channels.functions().splitlines(), ""] if channels else []),
-        *kernel("384, 1", "convolve", kernel_parameters(geometry, finish, channels), body),
+        *kernel("384, 1", "convolve", kernel_parameters(geometry, epilogue, channels), body),
     ]
 
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Schedule
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.gemms.convolution_program import Window
@@ -38,12 +38,12 @@ class MeansStage:
     name: str  # of the task
 
     @property
-    def simple(self) -> Way:
+    def simple(self) -> Schedule:
         summary = "means of what each tap sees, in one pass"
-        return Way(self._program, "tap-means", summary, partial(_written, self))
+        return Schedule(self._program, "tap-means", summary, partial(_written, self))
 
     @property
-    def best(self) -> Way:
+    def best(self) -> Schedule:
         return self.simple
 
     @property

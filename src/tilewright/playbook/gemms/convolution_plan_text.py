@@ -8,7 +8,7 @@ from functools import cached_property
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.gemms.convolution_program import Convolution, Window
-from tilewright.playbook.gemms.finish_text import RESERVED, FinishText, finish_text
+from tilewright.playbook.gemms.epilogue_text import RESERVED, EpilogueText, epilogue_text
 from tilewright.playbook.gemms.plan_text import Choices, SumsText
 from tilewright.records import DType
 
@@ -39,7 +39,7 @@ class ConvolutionText(SumsText):
     choices: Choices = Choices.ALL
 
     def __post_init__(self) -> None:
-        self.plan = PlanLines(self.convolution.finish, self.op_line)
+        self.plan = PlanLines(self.convolution.epilogue, self.op_line)
         one, name = self.convolution, self.plan.name
         sizes = {"images": one.batch, "channels": one.channels, "filters": one.filters}
         for axis, window in self.axes.items():
@@ -56,8 +56,8 @@ class ConvolutionText(SumsText):
         return dict(zip(_AXES, reversed(self.convolution.windows), strict=False))
 
     @cached_property
-    def finish(self) -> FinishText:
-        return finish_text(self.convolution, reserved=_RESERVED)
+    def epilogue(self) -> EpilogueText:
+        return epilogue_text(self.convolution, reserved=_RESERVED)
 
     @property
     def elements(self) -> tuple[DType, ...]:
@@ -81,7 +81,7 @@ class ConvolutionText(SumsText):
             (f"const {one.element.cpp}* __restrict__ weight", one.weight),
             (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
             *((f"int {size}", self.sizes[size]) for size in sizes),
-            *self.finish.parameters,
+            *self.epilogue.parameters,
         ]
 
     def packing(self, matrices: int, body: list[str]) -> list[str]:
@@ -126,7 +126,7 @@ class ConvolutionText(SumsText):
 
     def column_stores(self, first: str, apart: str) -> list[str]:
         """Stores of staged sums at `column` of an image: those of BM filters from `first` on, `apart` lines apart."""
-        finish, takes, several = self.finish, self.finish.takes, 8
+        epilogue, takes, several = self.epilogue, self.epilogue.takes, 8
         here = f"const int line = line0 + i * {apart};" if apart != "1" else "const int line = line0 + i;"
         kept = ["const int channel = group * filters + m0 + min(line, lines - 1);"] if "channel" in takes else []
         kept += ["const long long row = row0 + min(line, lines - 1);"] if "row" in takes else []
@@ -135,20 +135,20 @@ class ConvolutionText(SumsText):
         return [
             "const long long row0 = (static_cast<long long>(image) * GROUPS + group) * filters + m0;",
             "auto* to = y + row0 * plane_out + column;",
-            *finish.pointers("@ + row0 * plane_out + column"),
+            *epilogue.pointers("@ + row0 * plane_out + column"),
             "const int lines = min(BM, filters - m0);",
             "// Several at once: all that is read for them is asked for first, and none waits for the one before.",
             f"for (int line0 = {first}; line0 < lines; line0 += {next_lines}) {{",
             f"  float value[{several}];",
-            *indented(finish.arrays(f"[{several}]")),
+            *indented(epilogue.arrays(f"[{several}]")),
             *each,
             "    value[i] = line < lines ? staged[line * STAGED + at] : 0.0f;",
-            *indented(finish.reads("[i]", "line < lines", "line * plane_out"), 2),
+            *indented(epilogue.reads("[i]", "line < lines", "line * plane_out"), 2),
             "  }",
             f"  {self.convolution.output.dtype.cpp} made[{several}];",
             *(each if kept else each[:2]),
             *indented(kept, 2),
-            f"    made[i] = {self.stored(finish.call_read('value[i]', '[i]'))};",
+            f"    made[i] = {self.stored(epilogue.call_read('value[i]', '[i]'))};",
             "  }",
             *each,
             "    if (line < lines) to[line * plane_out] = made[i];",

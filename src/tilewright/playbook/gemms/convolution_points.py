@@ -89,7 +89,7 @@ def point_convolution(convolution: Convolution, op_line: str, choices: Choices =
         [ASYNC_COPY],
         *fragment_pieces(convolution.element, convolution.is_exact, True),
         *([[EXACT_MMA]] if convolution.is_exact else []),
-        text.finish.function,
+        text.epilogue.function,
         kernel,
     )
 
@@ -254,10 +254,10 @@ def _weight_lines(text: ConvolutionText) -> list[str]:
 
 
 def _store_lines(text: ConvolutionText) -> list[str]:
-    takes = text.finish.takes
+    takes = text.epilogue.takes
     channel = ["    const int channel = group * filters + m0 + line;"] if "channel" in takes else []
     found = "sums[i][j + (w + v) % TOGETHER][h * 2 + (w + v) / TOGETHER]"
-    made = text.finish.call(found, at="row * plane + column + v")
+    made = text.epilogue.call(found, at="row * plane + column + v")
     return [
         "// Of every 16 x 8 block a lane has columns lane % 4 * 2 and the next, in rows lane / 4 and lane / 4 + 8.",
         "const int image = tile / tiles_n, n0 = (tile - image * tiles_n) * BN;",

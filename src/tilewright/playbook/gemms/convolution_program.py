@@ -35,12 +35,12 @@ class Window:
 class Convolution(Sums):
     """One convolution with what is done to its sums.
 
-    The rows of `finish` are batch * groups * filters, its columns the positions of the result: an input of it is whole
-    (an element for every result), has an element for every row or for every channel of the result (one `RowPart` with
+    The rows of `epilogue` are batch * groups * filters, its columns the positions of the result: an input of it is
+    whole (an element for every result), has an element for every row or for every channel of the result (one `RowPart` with
     the channels as modulus, not varying), or is a single number. A bias is such an input.
 
     Work over all channels of a position may follow in the same kernel: `across` has a row for every position, channels
-    as its columns, and an input with the name of what `finish` would store. Its result is stored in place of that.
+    as its columns, and an input with the name of what `epilogue` would store. Its result is stored in place of that.
     """
 
     batch: Extent
@@ -52,14 +52,14 @@ class Convolution(Sums):
     weight: str
     element: DType  # of both
     transposed: bool
-    finish: RowProgram
+    epilogue: RowProgram
     sum_name: str
     precision: Precision
     across: RowProgram | None = None
 
     @property
     def output(self) -> ProgramOutput:
-        return (self.across or self.finish).outputs[0]
+        return (self.across or self.epilogue).outputs[0]
 
     @property
     def is_depthwise(self) -> bool:

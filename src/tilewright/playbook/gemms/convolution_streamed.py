@@ -120,7 +120,7 @@ def can_write(convolution: Convolution) -> bool:
         not f32
         or one.groups > 1
         or one.is_depthwise
-        or any(each.varies and each.parts == () for each in one.finish_inputs)
+        or any(each.varies and each.parts == () for each in one.epilogue_inputs)
     ):
         return False
     if len(one.windows) > 2 or one.taps == 1:
@@ -172,7 +172,7 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
         [multiply],
         [_CUDA["device"]],
         [weights],
-        text.finish.function,
+        text.epilogue.function,
         kernel,
     )
     included = sorted({*made.includes, "#include <cuda_fp16.h>"})
@@ -246,19 +246,19 @@ def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
 
 
 def _body(text: ConvolutionText, streams: Streams) -> list[str]:
-    finish = text.finish
+    epilogue = text.epilogue
     sums = [f"sum[made][{e // 2}][i + {e % 2 * 2}] * by" for e in range(4)]
     words: dict[str, str | list[str]] = {
         "again": "" if streams.is_tf32 else _CUDA["again"],
         "again_at": _weight_at(streams, "c", "first_filter + k", _backwards(streams)),
-        "again_made": finish.call("total[k]"),
+        "again_made": epilogue.call("total[k]"),
         "staged": _CUDA["stage"],
-        "made": finish.call_read("value[k][i]", "[k][i]"),
-        "there": finish.arrays("[4][4]"),
-        "from": finish.pointers("@ + at + owned.begin + lane"),
-        "read": finish.reads("[k][i]", "has", "i * 32"),
+        "made": epilogue.call_read("value[k][i]", "[k][i]"),
+        "there": epilogue.arrays("[4][4]"),
+        "from": epilogue.pointers("@ + at + owned.begin + lane"),
+        "read": epilogue.reads("[k][i]", "has", "i * 32"),
         "direct": _CUDA["direct"],
-        "four": ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums)),
+        "four": ", ".join(epilogue.call(one, at=f"at + {e}") for e, one in enumerate(sums)),
     }
     return worded(_CUDA["body"], words).splitlines()
 

@@ -59,7 +59,7 @@ def strip_convolution(convolution: Convolution, op_line: str, choices: Choices =
     parameters = [*text.parameters("in_y", "out_y"), ("unsigned strips", "@strips")]
     grid, bounds = f"@strips * @images * {convolution.groups}", "THREADS, RESIDENT / THREADS"
     kernel = text.launched(f"{text.name}_strips", grid, "THREADS, @room", parameters, bounds, _body(text))
-    pieces = [_constants(text), [PACK], [_COPIES["copying"]], [_COPIES["storing"]], text.finish.function, kernel]
+    pieces = [_constants(text), [PACK], [_COPIES["copying"]], [_COPIES["storing"]], text.epilogue.function, kernel]
     return text.fragment(_header(text), *pieces)
 
 
@@ -196,10 +196,10 @@ def _row(text: ConvolutionText) -> list[str]:
 
 def _store(text: ConvolutionText) -> list[str]:
     """A row of results to shared memory."""
-    takes = text.finish.takes
+    takes = text.epilogue.takes
     each = ["const int column = to_y * OUT_X + to_x + i + w;"] if takes & {"column", "at"} else []
     each += ["const long long at = static_cast<long long>(of_image) * out_y * OUT_X + column;"] if "at" in takes else []
-    each.append(f"made.at[w] = {text.stored(text.finish.call('sums[m][i + w]', channel='group'))};")
+    each.append(f"made.at[w] = {text.stored(text.epilogue.call('sums[m][i + w]', channel='group'))};")
     row = ["const long long row = of_image;"] if "row" in takes else []
     return [
         *row,

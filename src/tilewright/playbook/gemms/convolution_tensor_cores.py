@@ -68,7 +68,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
             "using BCopy = TileCopy<BK, BN, 8, 1>;",
         ],
         *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
-        text.finish.function,
+        text.epilogue.function,
         pack,
         kernel,
     )

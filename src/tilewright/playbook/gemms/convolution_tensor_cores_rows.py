@@ -80,7 +80,7 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
         [ASYNC_COPY],
         *fragment_pieces(DType.F32, convolution.is_exact, True),
         *([[EXACT_MMA]] if convolution.is_exact else []),
-        text.finish.function,
+        text.epilogue.function,
         pack,
         kernel,
     )
@@ -241,8 +241,8 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
 
 
 def _store_lines(text: ConvolutionText) -> list[str]:
-    place, finish = text.place_in_plane("out", {"x": "to_x", "y": "to_y", "z": "to_z"}), text.finish
-    channel = ["  const int channel = group * filters + m0 + line;"] if "channel" in finish.takes else []
+    place, epilogue = text.place_in_plane("out", {"x": "to_x", "y": "to_y", "z": "to_z"}), text.epilogue
+    channel = ["  const int channel = group * filters + m0 + line;"] if "channel" in epilogue.takes else []
     return [
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
@@ -258,16 +258,16 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "  const int before = lane - static_cast<int>(first % 32);",
         "  constexpr int PARTS = BN / 32 + 1;",
         "  float value[PARTS];",
-        *indented(finish.arrays("[PARTS]") + finish.pointers("@ + first")),
+        *indented(epilogue.arrays("[PARTS]") + epilogue.pointers("@ + first")),
         "  unrolled for (int i = 0; i < PARTS; ++i) {",
         "    const int at = before + i * 32;",
         "    const bool inside = at >= 0 && at < width;",
         "    value[i] = inside ? staged[line * STAGED + at] : 0.0f;",
-        *indented(finish.reads("[i]", "inside", "at"), 2),
+        *indented(epilogue.reads("[i]", "inside", "at"), 2),
         "  }",
         "  unrolled for (int i = 0; i < PARTS; ++i) {",
         "    const int at = before + i * 32;",
-        f"    if (at >= 0 && at < width) y[first + at] = {text.stored(finish.call_read('value[i]', '[i]'))};",
+        f"    if (at >= 0 && at < width) y[first + at] = {text.stored(epilogue.call_read('value[i]', '[i]'))};",
         "  }",
         "}",
     ]

@@ -18,7 +18,7 @@ from tilewright.playbook.gemms.hopper_fused import (
 from tilewright.playbook.gemms.hopper_kernel import device_text
 from tilewright.playbook.gemms.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.gemms.hopper_store import PAIRED
-from tilewright.playbook.gemms.program import Contraction, Operand
+from tilewright.playbook.gemms.program import Gemm, Operand
 from tilewright.records import DType
 
 _HALF_HEADER = """
@@ -67,37 +67,37 @@ up, always in the same order.
 """
 
 
-def can_write(product: Contraction) -> bool:
+def can_write(product: Gemm) -> bool:
     """Whether these files take a contraction at the task's own sizes: operands, results and what is done with sums."""
     elements = product.has_one_element_type and product.element in PAIRED
-    finish = all(one.dtype in PAIRED for one in product.finish_inputs)
-    if not elements or not finish or product.output.dtype not in PAIRED:
+    epilogue = all(one.dtype in PAIRED for one in product.epilogue_inputs)
+    if not elements or not epilogue or product.output.dtype not in PAIRED:
         return False
     if product.element is DType.F32:
         return not _is_shared(product)
     return _has_rows_of(product, 8) and product.n.size * product.output.dtype.itemsize % 16 == 0
 
 
-def can_fuse(product: Contraction, pieces: bool) -> bool:
+def can_fuse(product: Gemm, pieces: bool) -> bool:
     """Whether f32 can be split where it is multiplied, as the operands lie; in pieces of k or as a whole."""
     fits = product.element is DType.F32 and not _is_shared(product) and _has_rows_of(product, 4)
     whole = product.n.size % 4 == 0 and (pieces or product.output.dtype is DType.F32)
     return fits and whole and product.a.along_k
 
 
-def _is_shared(product: Contraction) -> bool:
+def _is_shared(product: Gemm) -> bool:
     """Whether all matrices of one operand meet the same one of the other."""
     return product.is_batched and any(one.batch_pitch.expression == "0" for one in (product.a, product.b))
 
 
-def _has_rows_of(product: Contraction, elements: int) -> bool:
+def _has_rows_of(product: Gemm, elements: int) -> bool:
     """Whether the operands' rows are whole numbers of so many elements, as TMA asks for."""
     pitches = [pitch.size for one in (product.a, product.b) for pitch in (one.pitch, one.batch_pitch)]
     return all(one % elements == 0 for one in pitches)
 
 
 def hopper_product(
-    product: Contraction, op_line: str, pieces: bool = False, fused: bool = False, ready_b: bool = False
+    product: Gemm, op_line: str, pieces: bool = False, fused: bool = False, ready_b: bool = False
 ) -> Fragment:
     """The product by TMA and wgmma. `pieces`: k is cut into pieces; `fused`: f32 is split where it is multiplied;
     `ready_b`: of that, the first operand only."""
@@ -126,8 +126,8 @@ def hopper_product(
         code.insert(0, splitting_text(form))
     if pieces:
         code.append(_adding_text(form))
-    more = ["cuda_fp16.h"] if parts and DType.F16 not in {one.dtype for one in product.finish.tensors} else []
-    return fragment(header, plan, includes(product.finish, *more), *code)
+    more = ["cuda_fp16.h"] if parts and DType.F16 not in {one.dtype for one in product.epilogue.tensors} else []
+    return fragment(header, plan, includes(product.epilogue, *more), *code)
 
 
 _EARLY = " pdl"  # a launch may begin before the one before it has ended, and waits for it where it must
@@ -135,7 +135,7 @@ _EARLY = " pdl"  # a launch may begin before the one before it has ended, and wa
 
 class _Plan(PlanLines):
     def __init__(self, form: Form, op_line: str) -> None:
-        super().__init__(form.product.finish, op_line)
+        super().__init__(form.product.epilogue, op_line)
         self._form, self._product = form, form.product
         self._operands = (("a", form.product.a), ("b", form.product.b))
 
@@ -401,7 +401,7 @@ class _Plan(PlanLines):
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:
     output = form.product.output
     pairs = [("const float* __restrict__ sums", "@c"), (f"{output.dtype.cpp}* __restrict__ c", output.name)]
-    pairs += form.finish.parameters
+    pairs += form.epilogue.parameters
     return [*pairs, ("int M", "@m"), ("int N", "@n"), ("int batch", "@batch"), ("int pieces", "@pieces")]
 
 
@@ -427,5 +427,5 @@ def _adding_text(form: Form) -> list[str]:
     if re.search(r"\bm\b", value):
         body += ["const int m = row % M;"]
     body.append(f"c[i] = {stored};")
-    text = form.finish_function
+    text = form.epilogue_function
     return [*text, *([""] if text else []), *kernel("256", "add_pieces", _adding_parameters(form), body)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.gemms.hopper_form import Form, matrix_text, operands
 from tilewright.playbook.gemms.hopper_split import TOLD, unkept_half
-from tilewright.playbook.gemms.hopper_store import epilogue, finishing_of_some, who_stores
+from tilewright.playbook.gemms.hopper_store import epilogue_lines, epilogue_of_some, who_stores
 from tilewright.playbook.templates import sections
 
 
@@ -23,7 +23,7 @@ def consumer(form: Form) -> list[str]:
         "uint32_t parity = 0;",
         *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
     ]
-    finish = epilogue(form)
+    epilogue = epilogue_lines(form)
     tiles = [
         "while (true) {" if form.sorted else "while (tile.next()) {",
         *indented(TOLD.splitlines() if form.sorted else []),
@@ -31,7 +31,7 @@ def consumer(form: Form) -> list[str]:
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
         *indented(_column_stores(form)),
         "",
-        *indented(finish),
+        *indented(epilogue),
         "}",
     ]
     if form.late:
@@ -99,7 +99,7 @@ def _late_tiles(form: Form) -> list[str]:
         "float sum[BN / 2];",
         "uint32_t rounded[BN / 4];",
         *(["uint32_t turn = 0;  // tiles take turns with the places for what columns have"] if columns else []),
-        *finishing_of_some(form),
+        *epilogue_of_some(form),
         "int before = 0;",
         "auto begin = [&](bool first) {  // the products of the next slot",
         "  barrier_wait(full + slot * 8, parity);",
@@ -150,9 +150,9 @@ def _late_tiles(form: Form) -> list[str]:
 
 def _added_columns(form: Form) -> list[str]:
     """What is added to the tile's columns, in registers that hold rounded sums a little later."""
-    if form.finish.added is None:
+    if form.epilogue.added is None:
         return []
-    name = form.finish.added.value
+    name = form.epilogue.added.value
     return [
         f"float2 {name}[BN / 8];",
         "unrolled for (int j = 0; j < BN / 8; ++j)",
@@ -163,7 +163,7 @@ def _added_columns(form: Form) -> list[str]:
 
 def _rounding(form: Form) -> list[str]:
     """Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of a row and the row 8 below."""
-    added = form.finish.added
+    added = form.epilogue.added
     x, y = (f" + {added.value}[j].{side}" if added else "" for side in "xy")
     return [
         "unrolled for (int j = 0; j < BN / 8; ++j) {",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.gemms.finish_text import FinishInput, FinishText, finish_text, kept_sum
-from tilewright.playbook.gemms.program import Contraction, Operand, Rounded
+from tilewright.playbook.gemms.epilogue_text import EpilogueInput, EpilogueText, epilogue_text, kept_sum
+from tilewright.playbook.gemms.program import Gemm, Operand, Rounded
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
 
@@ -22,7 +22,7 @@ Parameters = list[tuple[str, str]]  # declarations, and what the plan gives for 
 class Form:
     """How a product is made: what its kernel is a variant of."""
 
-    product: Contraction
+    product: Gemm
     parts: bool  # operands are two f16 parts each, with a scale for every row and column
     pieces: bool  # k is cut into pieces, each of which leaves sums of its own
     tma_store: bool  # rows of the result are whole numbers of 16 bytes
@@ -67,33 +67,37 @@ class Form:
     def _rounds_early(self) -> bool:
         """Whether PyTorch rounds what would be kept in 16 bits: of a call that adds something, only after that."""
         rounded = self.product.rounded
-        return rounded is Rounded.SUM or (rounded is Rounded.ADDED and self.finish.added is not None)
+        return rounded is Rounded.SUM or (rounded is Rounded.ADDED and self.epilogue.added is not None)
 
     @property
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 
     @cached_property
-    def finish(self) -> FinishText:
-        return finish_text(self.product, suffix="_given")
+    def epilogue(self) -> EpilogueText:
+        return epilogue_text(self.product, suffix="_given")
 
     @property
-    def finish_function(self) -> list[str]:
+    def epilogue_function(self) -> list[str]:
         """The text of what becomes of a sum, and of what it calls."""
         return [
             line
-            for piece in (*self.finish.helpers, self.finish.function, self.late_finish.function if self.late else [])
+            for piece in (
+                *self.epilogue.helpers,
+                self.epilogue.function,
+                self.late_epilogue.function if self.late else [],
+            )
             for line in "\n".join(piece).splitlines()
         ]
 
     @property
-    def late_finish(self) -> FinishText:
+    def late_epilogue(self) -> EpilogueText:
         """What is left to do with sums that were kept in 16 bits."""
-        return self.finish.late or self.finish
+        return self.epilogue.late or self.epilogue
 
     def finished(self, sum: str) -> str:
         """The result of one sum, of column n and row m, which is row `row` of all matrices."""
-        return self.finish.call(kept_sum(self.product, sum, "m", "n"), "n", "row * N + n")
+        return self.epilogue.call(kept_sum(self.product, sum, "m", "n"), "n", "row * N + n")
 
     @property
     def kind(self) -> str:
@@ -101,10 +105,10 @@ class Form:
         return "f16" if self.parts or self.product.element is DType.F16 else "bf16"
 
     @cached_property
-    def staged(self) -> FinishInput | None:
+    def staged(self) -> EpilogueInput | None:
         """What the tile's columns are finished with, where it goes to shared memory ahead: scales come first."""
-        columns = (one for one in self.finish.inputs if one.place == "column")
-        wanted = self.finish.added or next(columns, None)
+        columns = (one for one in self.epilogue.inputs if one.place == "column")
+        wanted = self.epilogue.added or next(columns, None)
         return None if self.parts or self.pieces or not self.boxes else wanted
 
     @property
@@ -150,7 +154,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     pairs += [("float4* sums", "@sums"), ("int* left", "@left")] if form.late else []
     pairs += greatest_parameters(form)
     if not form.pieces:
-        pairs += form.finish.parameters
+        pairs += form.epilogue.parameters
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
     pairs += [("int most", "@most")] if form.late else []

@@ -17,7 +17,7 @@ from tilewright.playbook.gemms.hopper_form import (
 )
 from tilewright.playbook.gemms.hopper_kernel import operand_loads, walk
 from tilewright.playbook.gemms.hopper_split import NUMBERS
-from tilewright.playbook.gemms.hopper_store import epilogue, finishing, pack, pair_functions
+from tilewright.playbook.gemms.hopper_store import epilogue_lines, epilogue_of_all, pack, pair_functions
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
 
@@ -241,7 +241,7 @@ def fused_text(form: Form) -> list[str]:
     splitting += POWERS if form.product.weighs else ""
     code += [*pack(DType.F16), *("" if form.ready_b else _CUDA["magnitude"]).splitlines(), *splitting.splitlines(), ""]
     if not form.pieces:
-        code += [*pair_functions(form), *form.finish_function, ""]
+        code += [*pair_functions(form), *form.epilogue_function, ""]
     return [*code, *walk(form), "", *_kernel(form)]
 
 
@@ -254,7 +254,11 @@ def _worded(form: Form, text: str) -> list[str]:
 def _kernel(form: Form) -> list[str]:
     ready = form.ready_b
     who = "producer" if ready else "splitters: load slots, and split b"
-    tile = [*_worded(form, _CUDA["tile"]), *epilogue(form), *([] if ready else ["__syncwarp();", "cluster_wait();"])]
+    tile = [
+        *_worded(form, _CUDA["tile"]),
+        *epilogue_lines(form),
+        *([] if ready else ["__syncwarp();", "cluster_wait();"]),
+    ]
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
@@ -370,8 +374,8 @@ def short_product_text(form: Form) -> list[str]:
         *wgmma((128,), form.kind, (not a.along_k, not b.along_k), swizzles).splitlines(),
         "",
         *pair_functions(form),
-        *form.finish_function,
-        *([""] if form.finish.function else []),
+        *form.epilogue_function,
+        *([""] if form.epilogue.function else []),
         *_CUDA["short_tile"].splitlines(),
         "",
     ]
@@ -386,7 +390,7 @@ def short_product_text(form: Form) -> list[str]:
         "a_step": a_step,
         "b_step": b_step,
         "half": "WIDTH * BK * 2" if b.along_k else "WIDTH / 64 * BOX_BYTES",
-        "finish": [*finishing(form, form.finish), *_CUDA["rows_of_results"].splitlines()],
+        "finish": [*epilogue_of_all(form, form.epilogue), *_CUDA["rows_of_results"].splitlines()],
     }
     body = worded(_CUDA["body"], words).splitlines()
     return [*pieces, *kernel("THREADS, 2 / SIDES", "product", kernel_parameters(form), body)]

@@ -6,7 +6,7 @@ One kernel serves 16-bit operands, and f32 operands that were split into two f16
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.gemms.finish_text import skipped_tile
+from tilewright.playbook.gemms.epilogue_text import skipped_tile
 from tilewright.playbook.gemms.hopper_consumer import consumer
 from tilewright.playbook.gemms.hopper_form import (
     BARRIERS,
@@ -52,10 +52,10 @@ def device_text(form: Form) -> list[str]:
         "",
     ]
     if form.stored.itemsize == 2:
-        pieces += [*pack(form.stored), *(unpack(form.stored) if form.late and form.late_finish.function else []), ""]
+        pieces += [*pack(form.stored), *(unpack(form.stored) if form.late and form.late_epilogue.function else []), ""]
     if not form.pieces:
-        pieces += [*pair_functions(form), *form.finish_function]
-        pieces += [""] if form.finish.function else []
+        pieces += [*pair_functions(form), *form.epilogue_function]
+        pieces += [""] if form.epilogue.function else []
     if form.late:
         return [*pieces, *_STREAM_K["walk"].splitlines(), "", *_kernel(form)]
     return [*pieces, *walk(form), "", *_kernel(form)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented, worded
-from tilewright.playbook.gemms.finish_text import skipped_tile
+from tilewright.playbook.gemms.epilogue_text import skipped_tile
 from tilewright.playbook.gemms.hopper_form import Form, greatest_parameters, kernel
-from tilewright.playbook.gemms.program import Contraction, Operand, Triangle
+from tilewright.playbook.gemms.program import Gemm, Operand, Triangle
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
 
@@ -36,7 +36,7 @@ def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
     pairs = [("const float* __restrict__ a", a.tensor), ("const float* __restrict__ b", b.tensor)]
     pairs += [("const int* __restrict__ wide", "@wide"), (f"{form.stored.cpp}* __restrict__ c", "@c")]
     if not form.pieces:
-        pairs += form.finish.parameters
+        pairs += form.epilogue.parameters
     pairs += greatest_parameters(form)
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     for name, one in (("a", a), ("b", b)):
@@ -212,7 +212,7 @@ TOLD = _CUDA["told"]
 SHARE = _CUDA["share"]
 
 
-def sorted_tiles(product: Contraction) -> list[str]:
+def sorted_tiles(product: Gemm) -> list[str]:
     """The body of the walk's `next`: diagonal by diagonal, from the corner on."""
     outside = skipped_tile(product, "BM", "BN")
     upper = _is_upper(product)
@@ -226,7 +226,7 @@ def sorted_tiles(product: Contraction) -> list[str]:
     return worded(_CUDA["next"], words).splitlines()
 
 
-def unkept_half(product: Contraction) -> list[str]:
+def unkept_half(product: Gemm) -> list[str]:
     """What consumers do about the half of a tile of which nothing is kept."""
     if _is_upper(product):
         return ["if (half == 0 && tile.is_half) continue;"]
@@ -256,5 +256,5 @@ def unkept_tiles(form: Form) -> list[str]:
     ]
 
 
-def _is_upper(product: Contraction) -> bool:
+def _is_upper(product: Gemm) -> bool:
     return product.kept is not None and product.kept.triangle is Triangle.UPPER

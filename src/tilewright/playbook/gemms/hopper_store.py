@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented, worded
-from tilewright.playbook.gemms.finish_text import FinishText, kept_sum
+from tilewright.playbook.gemms.epilogue_text import EpilogueText, kept_sum
 from tilewright.playbook.gemms.hopper_form import Form
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
@@ -25,31 +25,31 @@ _VECTOR_PAIRS = {
 }
 
 
-def epilogue(form: Form) -> list[str]:
+def epilogue_lines(form: Form) -> list[str]:
     """Statements that make results of all sums of a tile."""
-    lines = finishing(form, form.finish)
+    lines = epilogue_of_all(form, form.epilogue)
     if form.boxes:
         return [*lines, "#pragma unroll", "for (int i = 0; i < BN / 16; ++i) {", *indented(_store_16_bit(form)), "}"]
     return [*lines, *(_store_fours(form) if form.tma_store else _store_plainly(form))]
 
 
-def finishing_of_some(form: Form) -> list[str]:
+def epilogue_of_some(form: Form) -> list[str]:
     """A function that makes results of 16 columns of a tile's rounded sums."""
-    unused = [] if form.staged in form.late_finish.inputs else ["[[maybe_unused]] "]
-    finish = finishing(form, form.late_finish) if form.late_finish.function else []
+    unused = [] if form.staged in form.late_epilogue.inputs else ["[[maybe_unused]] "]
+    epilogue = epilogue_of_all(form, form.late_epilogue) if form.late_epilogue.function else []
     return [
         f"auto finish_some = [&](const Walk& tile, {''.join(unused)}uint32_t my_columns, int i) {{",
-        *indented([*finish, *_store_16_bit(form, late=True)]),
+        *indented([*epilogue, *_store_16_bit(form, late=True)]),
         "};",
     ]
 
 
-def finishing(form: Form, finish: FinishText) -> list[str]:
+def epilogue_of_all(form: Form, epilogue: EpilogueText) -> list[str]:
     """The function that makes results of four sums, and what it needs."""
-    four = _four(form, finish)
+    four = _four(form, epilogue)
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
-    of_rows = [] if form.pieces else row_values(finish)
+    of_rows = [] if form.pieces else row_values(epilogue)
     from_registers = form.tma_store and not form.boxes and not form.short
     needs_rows = from_registers or "row_at" in text or "row_at" in "\n".join(of_rows)
     needs_m = "m[" in text or needs_rows or form.split_before
@@ -65,7 +65,7 @@ def finishing(form: Form, finish: FinishText) -> list[str]:
     return [*lines, "auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
 
 
-def _four(form: Form, finish: FinishText) -> list[str]:
+def _four(form: Form, epilogue: EpilogueText) -> list[str]:
     """The body of the function that makes four results of four sums."""
     lines: list[str] = []
     values = [f"s[{index}]" for index in range(4)]
@@ -75,7 +75,7 @@ def _four(form: Form, finish: FinishText) -> list[str]:
     if form.pieces:
         made = [f"v[{index}] = {value};" for index, value in enumerate(values)]
     else:
-        made = finish_of_four(form, values, finish)
+        made = epilogue_of_four(form, values, epilogue)
     if re.search(r"\bn\b", "".join(made)):
         lines.append("const int n = tile.n0 + column;")
     return [*lines, *made]
@@ -107,7 +107,7 @@ def _store_16_bit(form: Form, late: bool = False) -> list[str]:
     packed = [f"pack({name}[{at}], {name}[{at + 1}])" for name in "vw" for at in (0, 2)]
     if not late:
         made += ["four(sum + i * 8, i * 16 + lane % 4 * 2, v);", "four(sum + i * 8 + 4, i * 16 + lane % 4 * 2 + 8, w);"]
-    elif form.late_finish.function:
+    elif form.late_epilogue.function:
         made += [
             "float s[8];",
             "unrolled for (int j = 0; j < 4; ++j) {",
@@ -162,7 +162,7 @@ def unpack(dtype: DType) -> list[str]:
 
 def pair_functions(form: Form) -> list[str]:
     """How neighbours are loaded: two at once where rows are whole numbers of pairs."""
-    vectors, inputs = form.tma_store, zip(form.product.finish_inputs, form.finish.inputs, strict=False)
+    vectors, inputs = form.tma_store, zip(form.product.epilogue_inputs, form.epilogue.inputs, strict=False)
     kinds = [one.dtype for one, text in inputs if one.varies and text != form.staged]
     if not kinds:
         return []
@@ -180,11 +180,11 @@ def column_pair(name: str) -> list[str]:
     ]
 
 
-def finish_of_four(form: Form, sums: list[str], finish: FinishText) -> list[str]:
+def epilogue_of_four(form: Form, sums: list[str], epilogue: EpilogueText) -> list[str]:
     """Statements that make `v` of four sums: columns n and n + 1 of rows m[0] and m[1]."""
     lines: list[str] = []
     values: list[list[str]] = [[] for _ in sums]
-    for one in finish.inputs:
+    for one in epilogue.inputs:
         if one == form.staged:
             lines += column_pair(one.value)
         elif one.place == "column":
@@ -202,14 +202,14 @@ def finish_of_four(form: Form, sums: list[str], finish: FinishText) -> list[str]
             )
     for index, (sum, known) in enumerate(zip(sums, values, strict=True)):
         kept = kept_sum(form.product, sum, f"m[{index // 2}]", f"(n + {index % 2})")
-        lines.append(f"v[{index}] = {finish.of(kept, *known)};")
+        lines.append(f"v[{index}] = {epilogue.of(kept, *known)};")
     return lines
 
 
-def row_values(finish: FinishText) -> list[str]:
+def row_values(epilogue: EpilogueText) -> list[str]:
     """Statements that load what rows m[0] and m[1] have one number of each."""
     lines: list[str] = []
-    for one in finish.inputs:
+    for one in epilogue.inputs:
         if one.place in ("row", "0"):
             places = ("0", "0") if one.place == "0" else ("row_at[0]", "row_at[1]")
             read = ", ".join(f"static_cast<float>({one.name}[{place}])" for place in places)

@@ -7,8 +7,8 @@ from enum import Enum
 from functools import cached_property
 
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
-from tilewright.playbook.gemms.finish_text import FinishText, finish_text
-from tilewright.playbook.gemms.program import Contraction, Extent, Operand
+from tilewright.playbook.gemms.epilogue_text import EpilogueText, epilogue_text
+from tilewright.playbook.gemms.program import Extent, Gemm, Operand
 from tilewright.records import DType
 
 
@@ -27,7 +27,7 @@ class SumsText:
     choices: Choices
 
     @property
-    def finish(self) -> FinishText:
+    def epilogue(self) -> EpilogueText:
         raise NotImplementedError
 
     @property
@@ -70,20 +70,20 @@ class SumsText:
         more = {DType.BF16: "cuda_bf16.h", DType.F16: "cuda_fp16.h"}
         own = {f"#include <{more[one]}>" for one in self.elements if one in more}
         included = sorted({*includes(self.plan.program), *own})
-        return fragment(header, self.plan, included, *self.finish.helpers, *pieces)
+        return fragment(header, self.plan, included, *self.epilogue.helpers, *pieces)
 
 
 @dataclass
 class ProductText(SumsText):
     """The state of one product being written."""
 
-    product: Contraction
+    product: Gemm
     op_line: str
     quick: bool = True
     choices: Choices = Choices.ALL
 
     def __post_init__(self) -> None:
-        self.plan = PlanLines(self.product.finish, self.op_line)
+        self.plan = PlanLines(self.product.epilogue, self.op_line)
         one = self.product
         sizes = [f"@m = {one.m.expression}, @n = {one.n.expression}, @k = {one.k.expression}"]
         sizes += [f"@batch = {one.batch.expression}"] if one.is_batched else []
@@ -91,8 +91,8 @@ class ProductText(SumsText):
         self.plan.add("need", f"max(@m, @n, @k) <= {MOST_32_BIT}", "places, rounded up to a tile, fit an int")
 
     @cached_property
-    def finish(self) -> FinishText:
-        return finish_text(self.product, self.quick)
+    def epilogue(self) -> EpilogueText:
+        return epilogue_text(self.product, self.quick)
 
     @property
     def elements(self) -> tuple[DType, ...]:

@@ -1,9 +1,9 @@
 """A contraction: the record from which every product of matrices is written.
 
-    c[batch, m, n] = finish(sum over k of a[batch, m, k] * b[batch, k, n])
+    c[batch, m, n] = epilogue(sum over k of a[batch, m, k] * b[batch, k, n])
 
-Operands say how they lie in memory, sizes are plan expressions with their values at the task's own sizes, and `finish`
-is what is done with each sum before it is stored: a pointwise program in which one input stands for the sum.
+Operands say how they lie in memory, sizes are plan expressions with their values at the task's own sizes, and
+`epilogue` is what is done with each sum before it is stored: a pointwise program in which one input stands for the sum.
 """
 
 from __future__ import annotations
@@ -69,34 +69,34 @@ class Rounded(str, Enum):
 class Sums:
     """What makes sums and finishes each before it is stored."""
 
-    finish: RowProgram
-    sum_name: str  # the input of `finish` that stands for the sum
+    epilogue: RowProgram
+    sum_name: str  # the input of `epilogue` that stands for the sum
 
     @property
     def output(self) -> ProgramOutput:
-        return self.finish.outputs[0]
+        return self.epilogue.outputs[0]
 
     @cached_property
     def sum_value(self) -> int:
-        """The value of `finish` that is the sum itself."""
-        return self.finish.values.index(Load(self.sum_name))
+        """The value of `epilogue` that is the sum itself."""
+        return self.epilogue.values.index(Load(self.sum_name))
 
     @property
     def is_plain(self) -> bool:
         """Whether the sums are stored as they are."""
-        return self.finish.outputs[0].value == self.sum_value
+        return self.epilogue.outputs[0].value == self.sum_value
 
     @property
-    def finish_inputs(self) -> tuple[ProgramInput, ...]:
-        """The tensors that `finish` reads besides the sum."""
-        return tuple(one for one in self.finish.inputs if one.name != self.sum_name)
+    def epilogue_inputs(self) -> tuple[ProgramInput, ...]:
+        """The tensors that `epilogue` reads besides the sum."""
+        return tuple(one for one in self.epilogue.inputs if one.name != self.sum_name)
 
 
 @dataclass(frozen=True)
-class Contraction(Sums):
+class Gemm(Sums):
     """One product with what is done to its sums.
 
-    The rows of `finish` are those of all matrices of the batch, batch * m, and its columns are n: an input of it is
+    The rows of `epilogue` are those of all matrices of the batch, batch * m, and its columns are n: an input of it is
     `is_whole` ([batch, m, n]), `is_column` ([n]), one element per row ([batch, m]: parts None and not varies), or a
     single number (parts () and not varies). It has one output, the tensor that is written, [batch, m, n] row-major.
     """
@@ -107,7 +107,7 @@ class Contraction(Sums):
     k: Extent
     a: Operand
     b: Operand
-    finish: RowProgram
+    epilogue: RowProgram
     sum_name: str
     precision: Precision
     kept: Kept | None = None

@@ -10,7 +10,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tilewright.playbook.catalogue import Way, best_way, simple_way, ways
+from tilewright.playbook.catalogue import Schedule, best_schedule, schedules, simple_schedule
 from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.algebra import NORMS, simplified
@@ -18,9 +18,9 @@ from tilewright.playbook.gemms.convolution_means import MeansStage
 from tilewright.playbook.gemms.convolution_program import Convolution, Settings, numbers, part
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, SUMMED, TURNS, normalised, taken
 from tilewright.playbook.gemms.layouts import DTYPES, Axes, Tensor, View, operand, view_of
-from tilewright.playbook.gemms.program import Contraction, Kept, Rounded, Triangle
+from tilewright.playbook.gemms.program import Gemm, Kept, Rounded, Triangle
 from tilewright.playbook.gemms.rest import MoveStage, PoolStage, between, placed_stage, with_whole_windows
-from tilewright.playbook.gemms.tensors import FINISH_RULES, SUM, TensorTable, columns_of, finish_program
+from tilewright.playbook.gemms.tensors import FINISH_RULES, SUM, TensorTable, columns_of, epilogue_program
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.pooling.kernel import POOLS, PoolProgram
 from tilewright.playbook.reductions import REDUCTION_RULES
@@ -42,16 +42,16 @@ class RowsStage:
     program: RowProgram
 
     @property
-    def simple(self) -> Way:
-        return simple_way(self.program)
+    def simple(self) -> Schedule:
+        return simple_schedule(self.program)
 
     @property
-    def best(self) -> Way:
+    def best(self) -> Schedule:
         """What the emulator can run too; columns are not cut into pieces where there are rows enough for a GPU."""
-        whole = [one for one in ways(self.program) if one.id == "column-tiles-again"]
+        whole = [one for one in schedules(self.program) if one.id == "column-tiles-again"]
         if self.program.sweeps == 1 and self.program.task_rows >= _MANY_ROWS and whole:
             return whole[0]
-        return best_way(self.program)
+        return best_schedule(self.program)
 
     @property
     def elements(self) -> int:
@@ -60,7 +60,7 @@ class RowsStage:
 
 
 RestStage = RowsStage | PoolStage | MoveStage | MeansStage
-Stage = Contraction | Convolution | RestStage
+Stage = Gemm | Convolution | RestStage
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Chain:
     notes: tuple[str, ...]  # what algebra made disappear
 
     @property
-    def sums(self) -> tuple[Contraction | Convolution, ...]:
+    def sums(self) -> tuple[Gemm | Convolution, ...]:
         """The products and convolutions."""
-        return tuple(one for one in self.stages if isinstance(one, (Contraction, Convolution)))
+        return tuple(one for one in self.stages if isinstance(one, (Gemm, Convolution)))
 
     @property
     def rest(self) -> tuple[RestStage, ...]:
-        return tuple(one for one in self.stages if not isinstance(one, (Contraction, Convolution)))
+        return tuple(one for one in self.stages if not isinstance(one, (Gemm, Convolution)))
 
 
 def read(traced: TracedTask) -> Chain:
@@ -115,7 +115,7 @@ class _Reader(TensorTable):
 
     # -- products --
 
-    def _product(self, index: int) -> Contraction:
+    def _product(self, index: int) -> Gemm:
         node = self.graph.nodes[index]
         views = [self._operand_view(one) for one in node.arguments]
         a, b = views
@@ -135,15 +135,15 @@ class _Reader(TensorTable):
         if k.is_one:
             k = tensor_b.extent(axes_b.k)
         place, kept = self._kept(self._seen_as(index), index)
-        finish = self._finish(place, columns_of(self, place, n), by_channel=False)
-        return Contraction(
+        epilogue = self._epilogue(place, columns_of(self, place, n), by_channel=False)
+        return Gemm(
             batch,
             m,
             n,
             k,
             operand(tensor_a, axes_a, tensor_a.name),
             operand(tensor_b, axes_b, tensor_b.name),
-            finish,
+            epilogue,
             SUM,
             self.task.precision,
             kept,
@@ -168,7 +168,7 @@ class _Reader(TensorTable):
         windows = settings.windows(x.extents[2:], tuple(one[0] for one in taken_sizes[2:]))
         own, inner = part(weight.extents[0], taken_sizes[0], settings.groups), weight.extents[1]
         channels, filters = (own, inner) if settings.transposed else (inner, own)
-        finish = self._finish(index, len(windows), by_channel=True)
+        epilogue = self._epilogue(index, len(windows), by_channel=True)
         return Convolution(
             x.extents[0],
             settings.groups,
@@ -179,7 +179,7 @@ class _Reader(TensorTable):
             weight.name,
             x.dtype,
             settings.transposed,
-            finish,
+            epilogue,
             SUM,
             self.task.precision,
         )
@@ -269,20 +269,20 @@ class _Reader(TensorTable):
 
     # -- what follows the sums --
 
-    def _finish(self, start: int, columns: int, by_channel: bool) -> RowProgram:
+    def _epilogue(self, start: int, columns: int, by_channel: bool) -> RowProgram:
         """The work on the sums that goes farthest; what it makes is stored."""
         for cut in self._cuts(start):
             if by_channel and self.graph.nodes[cut].target in RESHAPES and cut not in self.graph.outputs:
                 continue  # in its own shape it tells more of the sizes of what follows
             name = self.name_of(cut)
             try:
-                finish = finish_program(self, start, cut, name, columns, by_channel)
+                epilogue = epilogue_program(self, start, cut, name, columns, by_channel)
             except NotSupported:
                 if cut == start:
                     raise
                 continue
             self.keep(cut, self.tensor_of(cut, name))
-            return finish
+            return epilogue
         raise AssertionError("the product itself can always be stored")
 
     def _cuts(self, start: int) -> list[int]:
@@ -319,7 +319,7 @@ class _Reader(TensorTable):
         return start in self.graph.ancestors(index, self.tensors)
 
     def _have(self, index: int) -> bool:
-        """Whether a node can be had for a finish; what needs no product is made first where it must be stored."""
+        """Whether a node can be had for an epilogue; what needs no product is made first where it must be stored."""
         if self.is_at_hand(index):
             return True
         if any(self.graph.nodes[one].target in MADE for one in self.graph.ancestors(index, self.tensors)):
@@ -394,7 +394,7 @@ class _Reader(TensorTable):
 
 
 def _written(stage: Stage) -> tuple[ProgramOutput | Written, ...]:
-    if isinstance(stage, (Contraction, Convolution)):
+    if isinstance(stage, (Gemm, Convolution)):
         return ()  # what was multiplied stays
     if isinstance(stage, MeansStage):
         return stage.outputs

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Schedule
 from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.graph import CONVOLUTION, Builder, Graph, Rewrite, rewritten, shape_at, taken
@@ -18,7 +18,7 @@ from tilewright.playbook.moves import moved, vectors
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.sizes import dimension_texts
 from tilewright.playbook.pooling.kernel import POOLS, PoolProgram, pool_program
-from tilewright.playbook.pooling.schedules import pool_ways
+from tilewright.playbook.pooling.schedules import pool_schedules
 from tilewright.playbook.tracing import Items, Node, ProbeSet, Trace, TracedNode, TracedTensor
 from tilewright.records import Dimension, Task, TaskOutput, TensorInput
 
@@ -93,12 +93,12 @@ class PoolStage:
     program: PoolProgram
 
     @property
-    def best(self) -> Way:
-        return pool_ways(self.program)[0]
+    def best(self) -> Schedule:
+        return pool_schedules(self.program)[0]
 
     @property
-    def simple(self) -> Way:
-        return pool_ways(self.program)[0]
+    def simple(self) -> Schedule:
+        return pool_schedules(self.program)[0]
 
     @property
     def elements(self) -> int:
@@ -114,16 +114,16 @@ class MoveStage:
     program: PlacedProgram
 
     @property
-    def simple(self) -> Way:
+    def simple(self) -> Schedule:
         summary = "first version: one thread per element, which finds its places"
-        return Way(self.program.as_rows(), "draft-places", summary, partial(draft_moves, (self.program,)))
+        return Schedule(self.program.as_rows(), "draft-places", summary, partial(draft_moves, (self.program,)))
 
     @property
-    def best(self) -> Way:
+    def best(self) -> Schedule:
         if not self.program.variables:
             return self.simple
         summary = "16-byte vectors of the result, each read from where its elements lie"
-        return Way(self.program.as_rows(), "place-vectors", summary, partial(vectors, (self.program,)))
+        return Schedule(self.program.as_rows(), "place-vectors", summary, partial(vectors, (self.program,)))
 
     @property
     def elements(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.kernel_file import KernelFileError, parse
-from tilewright.playbook.catalogue import Way, row_schedules
+from tilewright.playbook.catalogue import Schedule, row_schedules
 from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
@@ -20,7 +20,7 @@ from tilewright.playbook.gemms import (
     convolution_strips,
     convolution_tensor_cores,
 )
-from tilewright.playbook.gemms.chains import best_ways, chain_text, with_channels, with_weights
+from tilewright.playbook.gemms.chains import best_schedules, chain_text, with_channels, with_weights
 from tilewright.playbook.gemms.convolution_direct import direct_convolution
 from tilewright.playbook.gemms.convolution_hopper import hopper_convolution
 from tilewright.playbook.gemms.convolution_points import point_convolution
@@ -33,7 +33,7 @@ from tilewright.playbook.gemms.graph import CONVOLUTION
 from tilewright.playbook.gemms.graph import PRODUCTS as MATRIX_PRODUCTS
 from tilewright.playbook.gemms.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.gemms.plan_text import Choices
-from tilewright.playbook.gemms.program import Contraction
+from tilewright.playbook.gemms.program import Gemm
 from tilewright.playbook.gemms.reading import Chain, RowsStage, read
 from tilewright.playbook.gemms.tensor_cores import tensor_core_product
 from tilewright.playbook.gemms.tiles import is_vector_product, tiled_product, vector_product
@@ -54,7 +54,7 @@ Writer = Callable[[Convolution], WriteConvolution]  # what writes a convolution
 
 
 @dataclass(frozen=True)
-class ConvolutionWay:
+class ConvolutionSchedule:
     """A way to write convolutions: each by the first of its structures that can."""
 
     id: str
@@ -66,9 +66,9 @@ class ConvolutionWay:
         return self.writer(convolution)(convolution, op_line, choices)
 
 
-def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[ConvolutionWay, ...]:
+def convolution_schedules(convolutions: tuple[Convolution, ...], arch: str) -> tuple[ConvolutionSchedule, ...]:
     """The ways that take every convolution of a chain on a GPU, the most promising first."""
-    found: list[ConvolutionWay] = []
+    found: list[ConvolutionSchedule] = []
     if arch == _HOPPER:
         able = sorted(
             (one for one in convolutions if convolution_hopper.can_write(one)), key=lambda one: -one.multiplications
@@ -76,7 +76,7 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
         rest = [one for one in convolutions if one not in able]
         least = 1 if all(map(_is_written, convolutions)) else len(able)
         found += [
-            _hopper_way(tuple(able[:count]), len(able))
+            _hopper_schedule(tuple(able[:count]), len(able))
             for count in range(len(able), 0, -1)
             if count >= least and all(map(_is_written, rest))
         ]
@@ -98,20 +98,20 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if arch == _HOPPER and any(map(convolution_strips.can_write, convolutions)):
         found.insert(0, STRIPS)
     if arch != _TURING and any(map(_are_points, convolutions)):
-        found.insert(0, _points_way(found[0].writer if found else _written))
+        found.insert(0, _points_schedule(found[0].writer if found else _written))
     if arch == _HOPPER and any(map(convolution_streamed.pays, convolutions)):
-        found.insert(0, _streamed_way(found[0].writer if found else _written))
+        found.insert(0, _streamed_schedule(found[0].writer if found else _written))
     return tuple(found)
 
 
-def channel_ways(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionWay, ...]:
+def channel_schedules(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionSchedule, ...]:
     """The ways that do work over channels before anything is stored."""
     able = tuple(one for one in convolutions if convolution_hopper.can_write(one))
     summary = (
         "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it; what follows over channels is done "
         "on the sums in registers"
     )
-    return (ConvolutionWay(_OVER_CHANNELS, summary, _on_hopper(able)),)
+    return (ConvolutionSchedule(_OVER_CHANNELS, summary, _on_hopper(able)),)
 
 
 def pays_over_channels(convolution: Convolution) -> bool:
@@ -127,16 +127,16 @@ def _are_points(convolution: Convolution) -> bool:
     return convolution_points.can_write(convolution) and convolution_points.is_bound_by_memory(convolution)
 
 
-def _points_way(otherwise: Writer) -> ConvolutionWay:
+def _points_schedule(otherwise: Writer) -> ConvolutionSchedule:
     """For the convolutions of single positions; the others as the way that would have been first."""
     summary = "a product on tensor cores: weights that stay in shared memory times positions that stream past them"
-    return ConvolutionWay("convolution-points", summary, _first(point_convolution, _are_points, otherwise))
+    return ConvolutionSchedule("convolution-points", summary, _first(point_convolution, _are_points, otherwise))
 
 
-def _streamed_way(otherwise: Writer) -> ConvolutionWay:
+def _streamed_schedule(otherwise: Writer) -> ConvolutionSchedule:
     """For the convolutions that memory bounds; the others as the way that would have been first."""
     summary = "TMA and wgmma: x as it lies, positions in registers, times weights that stay in shared memory"
-    return ConvolutionWay(
+    return ConvolutionSchedule(
         "convolution-streamed", summary, _first(streamed_convolution, convolution_streamed.pays, otherwise)
     )
 
@@ -177,27 +177,29 @@ def _on_hopper(chosen: tuple[Convolution, ...]) -> Writer:
     return _first(hopper_convolution, lambda one: one in chosen, _written)
 
 
-def _hopper_way(chosen: tuple[Convolution, ...], able: int) -> ConvolutionWay:
+def _hopper_schedule(chosen: tuple[Convolution, ...], able: int) -> ConvolutionSchedule:
     """For these convolutions; a file has no room for many, and then the largest are worth it most."""
     summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
     if len(chosen) == able:
-        return ConvolutionWay(_ON_HOPPER, summary, _on_hopper(chosen))
+        return ConvolutionSchedule(_ON_HOPPER, summary, _on_hopper(chosen))
     few = f"{summary}; of the {len(chosen)} largest, the rest by mma.sync"
-    return ConvolutionWay(f"{_ON_HOPPER}-largest-{len(chosen)}", few, _on_hopper(chosen))
+    return ConvolutionSchedule(f"{_ON_HOPPER}-largest-{len(chosen)}", few, _on_hopper(chosen))
 
 
-LONG_ROWS = ConvolutionWay(
+LONG_ROWS = ConvolutionSchedule(
     "convolution-rows",
     "a product on tensor cores: rows of x in shared memory, the taps along them as shifts",
     _first(long_row_convolution, lambda one: _written(one) is tensor_core_convolution and has_long_rows(one), _written),
 )
-TENSOR_CORES = ConvolutionWay("convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _written)
-STRIPS = ConvolutionWay(
+TENSOR_CORES = ConvolutionSchedule(
+    "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _written
+)
+STRIPS = ConvolutionSchedule(
     "convolution-strips",
     "strips of planes copied to shared memory and results back, sums in registers",
     _first(strip_convolution, convolution_strips.can_write, _written),
 )
-DIRECT = ConvolutionWay(
+DIRECT = ConvolutionSchedule(
     "convolution-direct",
     "a thread makes a patch of results in registers",
     _first(direct_convolution, convolution_direct.can_write, _written),
@@ -219,7 +221,7 @@ _SEVERAL_STEPS = 256  # of k: fewer, and a tile is stored as soon as it is begun
 
 
 @dataclass(frozen=True)
-class SumsWay:
+class GemmSchedule:
     """A way to write every product of a chain, or every product and every convolution."""
 
     id: str
@@ -235,25 +237,27 @@ def _matches(traced: TracedTask) -> Schedules | None:
     chain = read(traced)
     if not chain.sums:
         return _only_rows(chain)
-    products = tuple(one for one in chain.sums if isinstance(one, Contraction))
+    products = tuple(one for one in chain.sums if isinstance(one, Gemm))
     convolutions = tuple(one for one in chain.sums if isinstance(one, Convolution))
     op_line = task_op_line(chain.task)
     arch = traced.task.profile.arch
     found = [
         (chain, one)
-        for one in _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
+        for one in _sums_schedules(
+            gemm_schedules(list(products), arch), convolution_schedules(convolutions, arch), chain
+        )
     ]
     joined = with_channels(chain, op_line) if arch == _HOPPER else None
     if joined is not None:
         own = tuple(one for one in joined.sums if isinstance(one, Convolution))
-        ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
+        schedules = _sums_schedules(gemm_schedules(list(products), arch), channel_schedules(own), joined)
         at = 0 if all(pays_over_channels(one) for one in own if one.across is not None) else 1
-        found[at:at] = [(joined, one) for one in ways]
+        found[at:at] = [(joined, one) for one in schedules]
     weighed = with_weights(chain, op_line) if arch == _HOPPER else None
     if weighed is not None and found[0][1].id == _FUSED:
         summary = f"{found[0][1].summary}, and between them its softmax, by both"
         found.insert(0, (weighed, replace(found[0][1], id=f"{_FUSED}-softmax", summary=summary)))
-    every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
+    every = tuple(_structure(each, one, best_schedules(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
     return Schedules(every)
@@ -274,10 +278,10 @@ def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, .
     return tuple(kept.values())
 
 
-def _sums_way(product: SumsWay | None, convolution: ConvolutionWay | None) -> SumsWay:
+def _sums_schedule(product: GemmSchedule | None, convolution: ConvolutionSchedule | None) -> GemmSchedule:
     both = [one for one in (convolution, product) if one is not None]
 
-    def write(stage: Contraction | Convolution, op_line: str, choices: Choices) -> Fragment:
+    def write(stage: Gemm | Convolution, op_line: str, choices: Choices) -> Fragment:
         if isinstance(stage, Convolution):
             assert convolution is not None
             return convolution.write(stage, op_line, choices)
@@ -285,17 +289,19 @@ def _sums_way(product: SumsWay | None, convolution: ConvolutionWay | None) -> Su
         return product.write(stage, op_line, choices)
 
     id, summary = "-and-".join(one.id for one in both), "; ".join(one.summary for one in both)
-    return SumsWay(id, summary, write, any(one.resort for one in both))
+    return GemmSchedule(id, summary, write, any(one.resort for one in both))
 
 
-def _sums_ways(products: tuple[SumsWay, ...], convolutions: tuple[ConvolutionWay, ...], chain: Chain) -> list[SumsWay]:
+def _sums_schedules(
+    products: tuple[GemmSchedule, ...], convolutions: tuple[ConvolutionSchedule, ...], chain: Chain
+) -> list[GemmSchedule]:
     """Every way for what the chain has most of, beside the best for the rest."""
-    has_products = any(isinstance(one, Contraction) for one in chain.sums)
+    has_products = any(isinstance(one, Gemm) for one in chain.sums)
     has_convolutions = any(isinstance(one, Convolution) for one in chain.sums)
     if not has_convolutions:
-        return [_sums_way(one, None) for one in products]
+        return [_sums_schedule(one, None) for one in products]
     best = products[0] if has_products else None
-    return [_sums_way(best, one) for one in convolutions]
+    return [_sums_schedule(best, one) for one in convolutions]
 
 
 def _only_rows(chain: Chain) -> Schedules:
@@ -308,13 +314,13 @@ def _only_rows(chain: Chain) -> Schedules:
     return Schedules(*noted)
 
 
-def product_ways(products: list[Contraction], arch: str) -> tuple[SumsWay, ...]:
+def gemm_schedules(products: list[Gemm], arch: str) -> tuple[GemmSchedule, ...]:
     """The ways that take every product of a chain on a GPU, the most promising first."""
     if all(is_vector_product(one) for one in products):
         summary = "a matrix times a vector: its bytes read once"
-        return (SumsWay("product-vector", summary, partial(_either, vector_product)),)
+        return (GemmSchedule("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
-    hopper = _hopper_ways(products, cut) if arch == _HOPPER else []
+    hopper = _hopper_schedules(products, cut) if arch == _HOPPER else []
     found = [*hopper]
     if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
@@ -326,7 +332,7 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[SumsWay, ...]:
     return tuple(found)
 
 
-def _hopper_ways(products: list[Contraction], cut: bool) -> list[SumsWay]:
+def _hopper_schedules(products: list[Gemm], cut: bool) -> list[GemmSchedule]:
     """The ways by TMA and wgmma."""
     if not all(is_vector_product(one) or can_write(one) for one in products):
         return []
@@ -342,8 +348,10 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[SumsWay]:
             return found
         if few and not cut and all(is_vector_product(one) or _has_large_first(one) for one in products):
             summary = "TMA and wgmma, f32 as two f16 parts: the first operand's are made where they are multiplied"
-            way = _with_pieces("product-hopper-fused-a", summary, partial(_hopper, fused=True, ready_b=True), cut)[0]
-            found.insert(0, way)
+            schedule = _with_pieces("product-hopper-fused-a", summary, partial(_hopper, fused=True, ready_b=True), cut)[
+                0
+            ]
+            found.insert(0, schedule)
         elif few or much:
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces(_FUSED, summary, partial(_hopper, fused=True), cut)[0])
@@ -351,7 +359,7 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[SumsWay]:
 
 
 def _hopper(
-    product: Contraction,
+    product: Gemm,
     op_line: str,
     choices: Choices,
     pieces: bool = False,
@@ -362,50 +370,50 @@ def _hopper(
     return hopper_product(product, op_line, pieces, fused, ready_b)
 
 
-def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[SumsWay]:
+def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[GemmSchedule]:
     """A way as it is; and first, where k is long and results are few, with k cut into pieces."""
-    found = [SumsWay(id, summary, partial(_either, write))]
+    found = [GemmSchedule(id, summary, partial(_either, write))]
     if cut:
         pieces = partial(_either, partial(write, pieces=True))
-        found.insert(0, SumsWay(f"{id}-pieces", f"{summary}; k cut into pieces that a second kernel adds", pieces))
+        found.insert(0, GemmSchedule(f"{id}-pieces", f"{summary}; k cut into pieces that a second kernel adds", pieces))
     return found
 
 
-def _either(write: Callable[..., Fragment], product: Contraction, op_line: str, choices: Choices) -> Fragment:
+def _either(write: Callable[..., Fragment], product: Gemm, op_line: str, choices: Choices) -> Fragment:
     """A product as the way writes it; vectors as vectors."""
     chosen = vector_product if is_vector_product(product) else write
     return chosen(product, op_line, choices=choices)
 
 
-def _is_long(product: Contraction) -> bool:
+def _is_long(product: Gemm) -> bool:
     """Whether tiles of the result are too few to fill a GPU, and k long enough to be cut."""
     tiles = -(-product.m.size // 128) * -(-product.n.size // 128) * product.batch.size
     return tiles < _FEW_TILES and product.k.size >= _LONG_K
 
 
-def _parts_bytes(product: Contraction) -> int:
+def _parts_bytes(product: Gemm) -> int:
     """Of both operands, two f16 parts of every number."""
     return 4 * product.batch.size * product.k.size * (product.m.size + product.n.size)
 
 
-def _is_little_work(product: Contraction) -> bool:
+def _is_little_work(product: Gemm) -> bool:
     """Whether operands are large beside the work on them, and tiles are more than their stores."""
     m, n = product.m.size, product.n.size
     return m <= _FEW_ROWS or (m * n <= _LITTLE_REUSE * (m + n) and product.k.size >= _SEVERAL_STEPS)
 
 
-def _has_large_first(product: Contraction) -> bool:
+def _has_large_first(product: Gemm) -> bool:
     """Whether splitting the first operand first takes long enough to be saved, and the second is soon split. Of square
     matrices it is not: 4096 by 4096 by 4096 took 686 us on an H200, and 618 with both split first."""
     m, n, k = product.m.size, product.n.size, product.k.size
     return product.kept is None and k >= _SEVERAL_STEPS and m >= _NARROW * n
 
 
-def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:
-    summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
-    id = "-then-".join([way.id, *(one.id for one in chosen)])
-    write = partial(chain_text, chain, way.write, chosen)
-    return Structure(id, summary, write, resort=way.resort, notes=chain.notes)
+def _structure(chain: Chain, schedule: GemmSchedule, chosen: tuple[Schedule, ...]) -> Structure:
+    summary = "; then ".join([schedule.summary, *(one.summary for one in chosen)])
+    id = "-then-".join([schedule.id, *(one.id for one in chosen)])
+    write = partial(chain_text, chain, schedule.write, chosen)
+    return Structure(id, summary, write, resort=schedule.resort, notes=chain.notes)
 
 
 # -- the family of GEMMs and convolutions --

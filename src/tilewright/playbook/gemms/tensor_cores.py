@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.gemms.finish_text import skipped_tile
+from tilewright.playbook.gemms.epilogue_text import skipped_tile
 from tilewright.playbook.gemms.plan_text import TILE_GROUP, Choices, ProductText
-from tilewright.playbook.gemms.program import Contraction, Operand
+from tilewright.playbook.gemms.program import Gemm, Operand
 from tilewright.playbook.gemms.tiles import PACK, PIECES_HEADER, finished_store, kernels_of_tiles, partial_store
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
@@ -80,9 +80,7 @@ class Side:
         return f"{tile}[({line}) * {self.upper}Copy::PITCH + {inner}]"
 
 
-def tensor_core_product(
-    product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL
-) -> Fragment:
+def tensor_core_product(product: Gemm, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL) -> Fragment:
     """BM x BN tiles of sums by warps that share it as a grid; STAGES steps along k are under way at once."""
     text = ProductText(product, op_line, choices=choices)
     plan, element = text.plan, product.element
@@ -114,7 +112,7 @@ def tensor_core_product(
         [TILE_COPY],
         [sides[0].copy_type(), sides[1].copy_type()],
         *fragment_pieces(element, product.is_strict),
-        text.finish.function,
+        text.epilogue.function,
         *kernels,
     )
 

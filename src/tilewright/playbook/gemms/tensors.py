@@ -161,10 +161,10 @@ class TensorTable:
 # -- what is done with the sums of a product before they are stored, as a pointwise program --
 
 
-SUM = "sum_of_products"  # the input of a finish that stands for the sum
+SUM = "sum_of_products"  # the input of an epilogue that stands for the sum
 
 
-def finish_program(table: TensorTable, start: int, cut: int, name: str, columns: int, by_channel: bool) -> RowProgram:
+def epilogue_program(table: TensorTable, start: int, cut: int, name: str, columns: int, by_channel: bool) -> RowProgram:
     """From the sums at one node to what is stored at another, under a name. `columns`: how many of the last dimensions
     are that; `by_channel`: whether a tensor may have an element for each of the last rows' dimension."""
     before = table.graph.ancestors(cut, {start, *table.tensors})

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tilewright.playbook.cpp_pieces import LOAD_PAST, PAST_BYTES
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.gemms.finish_text import kept_sum, skipped_tile
+from tilewright.playbook.gemms.epilogue_text import kept_sum, skipped_tile
 from tilewright.playbook.gemms.plan_text import TILE_GROUP, Choices, ProductText
-from tilewright.playbook.gemms.program import Contraction, Extent, Operand
+from tilewright.playbook.gemms.program import Extent, Gemm, Operand
 from tilewright.playbook.templates import sections
 
 _CUDA = sections("gemms/tiles")
@@ -24,7 +24,7 @@ PIECES_HEADER = (
 PACK = _CUDA["pack"]
 
 
-def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL) -> Fragment:
+def tiled_product(product: Gemm, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL) -> Fragment:
     """Tiles of BM by BN sums; with `pieces`, k is cut and a second kernel adds."""
     text = ProductText(product, op_line, choices=choices)
     plan = text.plan
@@ -57,13 +57,13 @@ def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choi
         "under the arithmetic of the present one."
     )
     header += PIECES_HEADER if pieces else ""
-    return text.fragment(header, constants, [PACK], [_CUDA["tile_copy"]], text.finish.function, *kernels)
+    return text.fragment(header, constants, [PACK], [_CUDA["tile_copy"]], text.epilogue.function, *kernels)
 
 
 def kernels_of_tiles(text: ProductText, name: str, block: str, body: list[str], pieces: bool) -> list[list[str]]:
     """The kernel, and where k is cut the one that adds the pieces; their launches go into the plan."""
     if not pieces:
-        parameters = [*text.parameters(), *text.finish.parameters]
+        parameters = [*text.parameters(), *text.epilogue.parameters]
         return [text.launched(name, "@tiles", block, parameters, "THREADS", body)]
     text.plan.add("scratch", f"@partial: f32[PIECES, {text.rows}, @n]")
     written = text.parameters(("float* __restrict__ partial", "@partial"))
@@ -136,12 +136,12 @@ def finished_store(text: ProductText, sum: str) -> list[str]:
         "unrolled for (int w = 0; w < C_WIDTH; ++w) {",
     ]
     inner = []
-    if "column" in text.finish.takes or text.product.kept:
+    if "column" in text.epilogue.takes or text.product.kept:
         inner.append("const int column = column0 + w;")
-    if "at" in text.finish.takes:
+    if "at" in text.epilogue.takes:
         inner.append("const long long at = row * n + column0 + w;")
     inner.append(f"const float sum = {kept_sum(text.product, sum, 'at_row', 'column')};")
-    inner.append(f"made.at[w] = {text.stored(text.finish.call('sum'))};")
+    inner.append(f"made.at[w] = {text.stored(text.epilogue.call('sum'))};")
     return [
         *lines,
         *indented(inner),
@@ -170,7 +170,7 @@ def add_pieces(text: ProductText, when: str = "") -> list[str]:
         ("long long rows", text.rows),
         ("int m", "@m"),
         ("int n", "@n"),
-        *text.finish.parameters,
+        *text.epilogue.parameters,
     ]
     body = [
         "const long long place = (blockIdx.x * 128ll + threadIdx.x) * C_WIDTH, row = place / n;",
@@ -197,7 +197,7 @@ def add_pieces(text: ProductText, when: str = "") -> list[str]:
 _BLOCK_SUM = _CUDA["block_sum"]
 
 
-def is_vector_product(product: Contraction) -> bool:
+def is_vector_product(product: Gemm) -> bool:
     """Whether one of the operands is a vector at every size."""
     return (product.m.is_one or product.n.is_one) and product.kept is None
 
@@ -214,7 +214,7 @@ class _Sides:
     elements: int  # of the matrix
 
     @classmethod
-    def of(cls, product: Contraction) -> _Sides:
+    def of(cls, product: Gemm) -> _Sides:
         others = product.k.size * product.batch.size
         first = cls("a", "b", "m", product.a, product.m, product.m.size * others)
         return first if product.n.is_one else cls("b", "a", "n", product.b, product.n, product.n.size * others)
@@ -225,7 +225,7 @@ class _Sides:
         return self.elements * self.operand.dtype.itemsize in PAST_BYTES
 
 
-def vector_product(product: Contraction, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
+def vector_product(product: Gemm, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """One sum for each row of the matrix, or for each column where k goes down the columns."""
     text, sides = ProductText(product, op_line, choices=choices), _Sides.of(product)
     plan, along = text.plan, sides.operand.along_k
@@ -248,7 +248,7 @@ def vector_product(product: Contraction, op_line: str, choices: Choices = Choice
         *text.parameters(),
         ("float* __restrict__ partial", "@partial"),
         ("int piece", f"round_up(ceil_div(@k, PIECES), {least})"),
-        *text.finish.parameters,
+        *text.epilogue.parameters,
     ]
     body = _along_rows(text, sides) if along else _down_columns(text, sides)
     kernel = text.launched(f"{text.name}_vector", "dim3(@blocks, PIECES)", "THREADS", parameters, "THREADS", body)
@@ -265,7 +265,7 @@ def vector_product(product: Contraction, op_line: str, choices: Choices = Choice
         [PACK],
         *([[LOAD_PAST]] if along and sides.reads_past else []),
         *([[_BLOCK_SUM]] if along else []),
-        text.finish.function,
+        text.epilogue.function,
         kernel,
         add_pieces(text, " when PIECES > 1"),
     ]
@@ -345,12 +345,12 @@ def _places(text: ProductText) -> list[str]:
 
 def _store(text: ProductText, sum: str) -> list[str]:
     batches = "(gridDim.x / blocks)" if text.product.is_batched else "1ll"
-    used = {"at", *text.finish.takes}
+    used = {"at", *text.epilogue.takes}
     places = [one for one in _places(text) if "row" in one or "column" in used]
     return [
         *places,
         "if constexpr (PIECES == 1) {",
-        f"  c[at] = {text.stored(text.finish.call(sum))};",
+        f"  c[at] = {text.stored(text.epilogue.call(sum))};",
         "} else {",
         f"  partial[blockIdx.y * (static_cast<long long>(m) * n * {batches}) + at] = {sum};",
         "}",

@@ -6,7 +6,7 @@ import math
 import re
 from functools import partial
 
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Schedule
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
@@ -395,14 +395,14 @@ def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
 _HOPPER = 90  # compute capability from which there are bulk copies
 
 
-def pool_ways(program: PoolProgram) -> tuple[Way, ...]:
+def pool_schedules(program: PoolProgram) -> tuple[Schedule, ...]:
     """The most promising first."""
     rows = program.placed.as_rows()
     summary = "strips of the result: columns combined in registers, then rows through shared memory"
-    found = [Way(rows, "pool-strips", summary, partial(strips, program))]
+    found = [Schedule(rows, "pool-strips", summary, partial(strips, program))]
     if lies_apart(program):
         summary = "windows that do not overlap: a thread loads whole windows, and needs no neighbour"
-        found.insert(0, Way(rows, "pool-apart", summary, partial(apart, program)))
+        found.insert(0, Schedule(rows, "pool-apart", summary, partial(apart, program)))
     return tuple(found)
 
 
@@ -410,11 +410,11 @@ def _matches(traced: TracedTask) -> Schedules | None:
     if not traced.targets & POOLS:
         return None
     program = pool_program(traced)
-    ways = pool_ways(program)
+    schedules = pool_schedules(program)
     if traced.task.profile.cc >= _HOPPER and can_copy(program):
         summary = "strips of planes copied to shared memory and results back, a thread goes down a column"
-        ways = (Way(program.placed.as_rows(), "pool-bulk", summary, partial(bulk, program)), *ways)
-    return Schedules(tuple(Structure(one.id, one.summary, partial(file_of, one.fragment)) for one in ways))
+        schedules = (Schedule(program.placed.as_rows(), "pool-bulk", summary, partial(bulk, program)), *schedules)
+    return Schedules(tuple(Structure(one.id, one.summary, partial(file_of, one.fragment)) for one in schedules))
 
 
 POOLING_FAMILY = Family("pooling", POOLS, _matches)

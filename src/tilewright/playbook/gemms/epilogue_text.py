@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tilewright.playbook.cpp_pieces import EXACT_HELPERS, QUICK_HELPERS, STEADY_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.gemms.convolution_program import Convolution
-from tilewright.playbook.gemms.program import Contraction, Triangle
+from tilewright.playbook.gemms.program import Gemm, Triangle
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, RowProgram
 from tilewright.playbook.templates import sections
 from tilewright.records import DType
 
-_CUDA = sections("gemms/finish_text")
+_CUDA = sections("gemms/epilogue_text")
 
 # Names of the kernels' own text, which no parameter of theirs has.
 RESERVED_WORDS = """
@@ -42,7 +42,7 @@ _GELU_OF_SUM = _CUDA["gelu_of_sum"]
 
 
 @dataclass(frozen=True)
-class FinishInput:
+class EpilogueInput:
     """A tensor that the function takes an element of."""
 
     value: str  # the function's name for that element
@@ -60,17 +60,17 @@ class FinishInput:
 
 
 @dataclass(frozen=True)
-class FinishText:
+class EpilogueText:
     """The function's text, the parameters that a kernel needs for it, and how it is called."""
 
     helpers: list[list[str]]  # pieces of the file that the function calls
     function: list[str]  # empty where sums are stored as they are
     parameters: list[tuple[str, str]]  # of the kernel: declarations, and plan expressions for them
-    inputs: tuple[FinishInput, ...]
+    inputs: tuple[EpilogueInput, ...]
     numbers: tuple[str, ...]  # that the kernel hands on
     name: str = "finish"
-    late: FinishText | None = None  # the same of sums that were rounded to the result's type where PyTorch does so
-    added: FinishInput | None = None  # what is added to sums before that, for every column
+    late: EpilogueText | None = None  # the same of sums that were rounded to the result's type where PyTorch does so
+    added: EpilogueInput | None = None  # what is added to sums before that, for every column
 
     @property
     def takes(self) -> set[str]:
@@ -89,7 +89,7 @@ class FinishText:
     # Several sums at once: elements of whole tensors are read for all of them before the first is used.
 
     @property
-    def _whole(self) -> list[FinishInput]:
+    def _whole(self) -> list[EpilogueInput]:
         return [one for one in self.inputs if one.place == "at"]
 
     def arrays(self, several: str) -> list[str]:
@@ -118,20 +118,20 @@ class FinishText:
         )
 
 
-PLAIN = FinishText([], [], [], (), ())  # sums are stored as they are
+PLAIN = EpilogueText([], [], [], (), ())  # sums are stored as they are
 
 
-def finish_text(
-    contraction: Contraction | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
-) -> FinishText:
-    """The finish in C++; quick forms of functions only where results have 16 bits. `suffix`: of kernels' pointers;
+def epilogue_text(
+    contraction: Gemm | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
+) -> EpilogueText:
+    """The epilogue in C++; quick forms of functions only where results have 16 bits. `suffix`: of kernels' pointers;
     `reserved`: names of the kernels' own text."""
-    program = contraction.finish
+    program = contraction.epilogue
     if contraction.is_plain:
         return PLAIN
     namer = Namer(program, reserved)
     forms = Forms(program, namer, quick)
-    inputs = _finish_inputs(contraction, namer, suffix)
+    inputs = _epilogue_inputs(contraction, namer, suffix)
     numbers = [
         (program.kinds[program.values.index(number)].cpp, name, number.expression)
         for number, name in namer.parameters.items()
@@ -149,9 +149,9 @@ def finish_text(
     late = PLAIN
     if rounded != program.outputs[0].value:
         late_function = _function(writer, "finish_rounded", rounded, used, numbers)
-        late = FinishText([], late_function, [], tuple(used.values()), names, "finish_rounded")
-    tensors = zip(contraction.finish_inputs, inputs.values(), strict=True)
-    return FinishText(
+        late = EpilogueText([], late_function, [], tuple(used.values()), names, "finish_rounded")
+    tensors = zip(contraction.epilogue_inputs, inputs.values(), strict=True)
+    return EpilogueText(
         [[one] for one in helpers],
         function,
         [
@@ -165,14 +165,14 @@ def finish_text(
     )
 
 
-def _finish_inputs(contraction: Contraction | Convolution, namer: Namer, suffix: str) -> dict[int, FinishInput]:
+def _epilogue_inputs(contraction: Gemm | Convolution, namer: Namer, suffix: str) -> dict[int, EpilogueInput]:
     """The tensors that are read besides the sum, by their values."""
-    program, found = contraction.finish, {}
-    for one in contraction.finish_inputs:
+    program, found = contraction.epilogue, {}
+    for one in contraction.epilogue_inputs:
         value, name = program.values.index(Load(one.name)), namer.tensors[one.name]
         kind = program.kinds[value].cpp
         cast = "" if kind == one.dtype.cpp else f"static_cast<{kind}>"
-        found[value] = FinishInput(name, f"{name}{suffix}", _place(one), cast, one.dtype.cpp)
+        found[value] = EpilogueInput(name, f"{name}{suffix}", _place(one), cast, one.dtype.cpp)
     return found
 
 
@@ -183,7 +183,7 @@ _NOTES = {
 
 
 def _function(
-    writer: Statements, name: str, sum_value: int, inputs: dict[int, FinishInput], numbers: list[tuple[str, str, str]]
+    writer: Statements, name: str, sum_value: int, inputs: dict[int, EpilogueInput], numbers: list[tuple[str, str, str]]
 ) -> list[str]:
     """The function `name`, of the value that stands for the sum and what else it needs."""
     program = writer.program
@@ -213,12 +213,12 @@ def _needed(program: RowProgram, target: int, known: int) -> set[int]:
     return found
 
 
-def _rounded_first(contraction: Contraction | Convolution) -> tuple[int, int]:
+def _rounded_first(contraction: Gemm | Convolution) -> tuple[int, int]:
     """The value that PyTorch rounds to 16 bits first: the sum, or what a linear layer makes of it, the sum with
     something added for every column; and that something's value, or -1."""
-    program, sum = contraction.finish, contraction.sum_value
+    program, sum = contraction.epilogue, contraction.sum_value
     users = [index for index, _ in enumerate(program.values) if sum in program.arguments(index)]
-    columns = [program.values.index(Load(one.name)) for one in contraction.finish_inputs if one.is_column]
+    columns = [program.values.index(Load(one.name)) for one in contraction.epilogue_inputs if one.is_column]
     if len(users) == 1:
         user = program.values[users[0]]
         for column in columns:
@@ -239,7 +239,7 @@ def _nothing_else(one: ProgramInput) -> str:
     raise AssertionError(f"{one.name} is a parameter")
 
 
-def kept_sum(product: Contraction, sum: str, row: str, column: str) -> str:
+def kept_sum(product: Gemm, sum: str, row: str, column: str) -> str:
     """The sum, or 0 where the product is not kept."""
     kept = product.kept
     if kept is None:
@@ -248,7 +248,7 @@ def kept_sum(product: Contraction, sum: str, row: str, column: str) -> str:
     return f"{column} - {row} {sign} {kept.diagonal} ? {sum} : 0.0f"
 
 
-def skipped_tile(product: Contraction, rows: str, columns: str) -> str:
+def skipped_tile(product: Gemm, rows: str, columns: str) -> str:
     """A condition on m0 and n0: nothing of the tile is kept; "" where all of the product is."""
     kept = product.kept
     if kept is None:
