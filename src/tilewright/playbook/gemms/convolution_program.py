@@ -36,8 +36,8 @@ class Convolution(Sums):
     """One convolution with what is done to its sums.
 
     The rows of `epilogue` are batch * groups * filters, its columns the positions of the result: an input of it is
-    whole (an element for every result), has an element for every row or for every channel of the result (one `RowPart` with
-    the channels as modulus, not varying), or is a single number. A bias is such an input.
+    whole (an element for every result), has an element for every row or for every channel of the result (one `RowPart`
+    with the channels as modulus, not varying), or is a single number. A bias is such an input.
 
     Work over all channels of a position may follow in the same kernel: `across` has a row for every position, channels
     as its columns, and an input with the name of what `epilogue` would store. Its result is stored in place of that.
