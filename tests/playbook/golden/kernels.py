@@ -114,14 +114,14 @@ class Written:
 
 
 def written(name: str, make: Make) -> list[Written]:
-    """Every kernel file of a task; none where the playbook has no answer."""
+    """Every file of a schedule for a task; those of the loops are not listed, for all change with any change to them."""
     try:
         task = make()
         with JudgingReference(task.reference, task.function) as reference:
             found = answer(task, lambda request: reference.call(_TRACE, request, Traces))
     except (TaskError, NotSupported):
         return []
-    steps = [step for one in (found.draft, *found.structures, *found.every) for step in with_variants(one)]
+    steps = [step for one in (*found.structures, *found.every) for step in with_variants(one) if step.id != "loops"]
     texts = {one.id: kernel_text(one, task) for one in steps}
     return [Written(name, structure, text, task) for structure, text in texts.items()]
 
