@@ -79,6 +79,12 @@ def answer(task: Task, ask: Ask) -> Answer:
         return Answer(found.structures[0], found.structures[1:], found.every)
 
 
+def check_supported(task: Task, ask: Ask) -> None:
+    """Raises `NotSupported` where there is no answer."""
+    if not _schedules(task, ask).structures:
+        any_graph(task, ask)
+
+
 @dataclass(frozen=True)
 class _Found(Schedules):
     sizes: int = 0  # dimensions that may vary

@@ -114,7 +114,7 @@ class Written:
 
 
 def written(name: str, make: Make) -> list[Written]:
-    """Every file of a schedule for a task; those of the loops are not listed, for all change with any change to them."""
+    """Every file of a schedule for a task; those of the loops are not listed: all change together."""
     try:
         task = make()
         with JudgingReference(task.reference, task.function) as reference:

@@ -13,8 +13,7 @@ from tilewright.playbook.catalogue import Schedule
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.gemms.convolution_program import Window
-from tilewright.playbook.gemms.layouts import Tensor
-from tilewright.playbook.gemms.program import Extent
+from tilewright.playbook.gemms.program import Extent, Tensor
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.templates import sections
 

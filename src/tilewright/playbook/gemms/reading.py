@@ -17,8 +17,18 @@ from tilewright.playbook.gemms.algebra import NORMS, simplified
 from tilewright.playbook.gemms.convolution_means import MeansStage
 from tilewright.playbook.gemms.convolution_program import Convolution, Settings, numbers, part
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, SUMMED, TURNS, normalised, taken
-from tilewright.playbook.gemms.layouts import DTYPES, Axes, Tensor, View, operand, view_of
-from tilewright.playbook.gemms.program import Gemm, Kept, Rounded, Triangle
+from tilewright.playbook.gemms.program import (
+    DTYPES,
+    Axes,
+    Gemm,
+    Kept,
+    Rounded,
+    Tensor,
+    Triangle,
+    View,
+    operand,
+    view_of,
+)
 from tilewright.playbook.gemms.rest import MoveStage, PoolStage, between, placed_stage, with_whole_windows
 from tilewright.playbook.gemms.tensors import FINISH_RULES, SUM, TensorTable, columns_of, epilogue_program
 from tilewright.playbook.places.program import Written

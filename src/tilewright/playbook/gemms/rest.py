@@ -11,8 +11,7 @@ from tilewright.playbook.catalogue import Schedule
 from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.graph import CONVOLUTION, Builder, Graph, Rewrite, rewritten, shape_at, taken
-from tilewright.playbook.gemms.layouts import Tensor
-from tilewright.playbook.gemms.program import Extent
+from tilewright.playbook.gemms.program import Extent, Tensor
 from tilewright.playbook.moves import draft as draft_moves
 from tilewright.playbook.moves import moved, vectors
 from tilewright.playbook.places.program import PlacedProgram

@@ -12,8 +12,7 @@ from tilewright.playbook.errors import NoMatch, NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.gemms.convolution_program import Settings, pool_settings
 from tilewright.playbook.gemms.graph import CONVOLUTION, MADE, RESHAPES, TURNS, Graph, taken
-from tilewright.playbook.gemms.layouts import DTYPES, Group, Tensor, together
-from tilewright.playbook.gemms.program import Extent
+from tilewright.playbook.gemms.program import DTYPES, Extent, Group, Tensor, together
 from tilewright.playbook.lowering import Lowering, Rule
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.program import out_lines, shape_needs
