@@ -112,7 +112,7 @@ def _variants(program: RowProgram) -> list[Structure]:
 IDS = """
 vectors vectors-exact vectors-uncached rectangles rectangles-exact
 lanes lanes-exact lanes-uncached block block-exact block-uncached
-stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
+stream stream-exact shared shared-exact split
 split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
 cluster-stages cluster-stages-exact grid-stages grid-stages-exact
 kept column-pieces column-windows column-tiles column-tiles-again

@@ -31,7 +31,7 @@ from tilewright.playbook.structures.teams import can_meet
 
 _TINY_ROW_BYTES = 1024  # a block of its own would have next to nothing to do
 _SHORT_ROW_BYTES = 4096  # a warp with 128 bytes a lane
-_PERSISTENT_ROW_BYTES = 16 * 1024
+_LEAST_SHARED_BYTES = 16 * 1024  # shorter rows are better off in registers
 _BLOCK_ROW_BYTES = 64 * 1024  # beyond this a multiprocessor has room for one block and little to do while it waits
 _SHARED_ROW_BYTES = 220 * 1024
 _CLUSTER_ROW_BYTES = 8 * SHARE_BYTES
@@ -186,8 +186,7 @@ def _row_schedules(program: RowProgram) -> tuple[Schedule, ...]:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES else []
         longest = 2 * _BLOCK_ROW_BYTES if stays_packed(program) else _BLOCK_ROW_BYTES
         order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= longest else []
-        order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
-        order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
+        order += ["shared"] if row_bytes > _LEAST_SHARED_BYTES else []
         order += ["block"] if longest < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
         order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
@@ -195,7 +194,6 @@ def _row_schedules(program: RowProgram) -> tuple[Schedule, ...]:
     able = {
         "lanes": fits(program, Team.LANES, cols),
         "block": fits(program, Team.BLOCK, cols),
-        "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster-ahead": program.has_clusters and row_bytes <= _CLUSTER_ROW_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
@@ -211,7 +209,7 @@ def _all_row_schedules(program: RowProgram) -> dict[str, Schedule]:
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     warps = _around(min(vectors // 128, 16))
     lanes = partial(register_rows, team=Team.LANES, teams=_around(vectors))
-    block, persistent = (partial(register_rows, team=team, teams=warps) for team in (Team.BLOCK, Team.PERSISTENT))
+    block = partial(register_rows, team=Team.BLOCK, teams=warps)
     stream, shared = (partial(long_rows, holding=holding) for holding in Holding)
     make = partial(_schedule, program)
     found = [
@@ -219,9 +217,6 @@ def _all_row_schedules(program: RowProgram) -> dict[str, Schedule]:
         make("block", "the row held in registers by the warps of a block", block, hints=True),
         make("stream", "one block streams along the row, several 16-byte loads in flight", stream),
     ]
-    if program.columns and program.sweeps > 1:
-        summary = "blocks that stay for many rows, column vectors kept in registers"
-        found.append(make("persistent", summary, persistent, hints=True))
     if held_inputs(program):
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)

@@ -14,7 +14,7 @@ from tilewright.records import DType
 Places = tuple[Index, ...]
 
 # Operations whose operands have the kind of the result, and those of floats alone.
-_SAME = "add sub mul neg abs maximum minimum relu sign bitwise_and bitwise_or bitwise_xor bitwise_not fmax fmin"
+_SAME = "mul neg abs maximum minimum relu sign bitwise_and bitwise_or bitwise_xor bitwise_not fmax fmin"
 _FLOAT = """
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf erfc silu asin acos atan sinh
 cosh asinh acosh atanh mish log_sigmoid hardsigmoid hardswish atan2 lgamma digamma erfinv
