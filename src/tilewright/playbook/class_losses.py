@@ -50,7 +50,7 @@ class LogSum:
 class LossProgram:
     placed: PlacedProgram
     rows: tuple[Variable, ...]
-    along: Variable | None  # what rows are made of, where anything is summed along them
+    along: Variable  # what rows are made of
     sums: tuple[Sum, ...]  # empty: the results have one element per row
     log_sums: tuple[LogSum, ...]
 
@@ -66,7 +66,7 @@ def loss_program(traced: TracedTask) -> LossProgram:
     log_sums, along = _log_sums(reader, inner, rows)
     known: tuple[Sum | LogSum, ...] = (*sums, *log_sums)
     placed = placed.renewed(reader, *(one.value for one in known))
-    if placed.wholes.keys() - {one.leaf for one in known}:
+    if along is None or placed.wholes.keys() - {one.leaf for one in known}:
         raise NoMatch
     return LossProgram(placed, rows, along, sums, log_sums)
 
@@ -223,7 +223,7 @@ def written(program: LossProgram, op_line: str) -> str:
         dtype = "f32" if one.kind is NumberKind.FLOAT else "i64"
         plan.add("scratch", f"{name}: {dtype}[@blocks]", "what each block's rows come to")
     texts = [_rows_kernel(kernel, [name for name, _ in parts])]
-    helpers = [*kernel.forms.helpers(), *([POWER] if program.log_sums else [])]
+    helpers = [*kernel.forms.helpers(), POWER]
     if program.sums:
         texts.append(_total_kernel(program, plan, [name for name, _ in parts], helpers))
     return fragment(
@@ -237,19 +237,13 @@ def written(program: LossProgram, op_line: str) -> str:
 
 
 def _header(program: LossProgram) -> str:
-    first = f"{program.placed.name}, every row read once: a warp per row."
-    text = "\n\nThe element that a row picks is read by itself."
-    if program.log_sums:
-        text += (
-            " The logarithm of the sum of exponentials is found in one pass: each lane keeps the greatest element it "
-            "has met and the sum of exponentials below it, and makes the sum smaller when a greater one comes."
-        )
-    if program.sums:
-        text += (
-            " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat bit "
-            "for bit."
-        )
-    return first + text
+    text = (
+        f"{program.placed.name}, every row read once: a warp per row.\n\nThe element that a row picks is read by "
+        "itself. The logarithm of the sum of exponentials is found in one pass: each lane keeps the greatest element "
+        "it has met and the sum of exponentials below it, and makes the sum smaller when a greater one comes."
+    )
+    sums = " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat bit for bit"
+    return text + (f"{sums}." if program.sums else "")
 
 
 def _rows_kernel(kernel: LossKernel, parts: list[str]) -> list[str]:
@@ -260,10 +254,8 @@ def _rows_kernel(kernel: LossKernel, parts: list[str]) -> list[str]:
     lines += [f"{one.kind.cpp} {name}_sum = 0;" for one, name in sums]
     row = ["const unsigned row = (blockIdx.x * TURNS + turn) * WARPS + warp;", "if (row >= rows) break;"]
     row += kernel.split(program.rows, "row")
-    known: Known = {}
-    if program.log_sums:
-        row += _structures_log_sums(kernel)
-        known = {kernel.value_of(one.leaf): Text(kernel.name_of(one.leaf)) for one in program.log_sums}
+    row += _lines_of_log_sums(kernel)
+    known: Known = {kernel.value_of(one.leaf): Text(kernel.name_of(one.leaf)) for one in program.log_sums}
     if program.sums:
         made, texts = kernel.write(tuple(one.value for one in program.sums), known, kernel.load_alone)
         made += [f"{name}_sum += {texts[one.value].text};" for one, name in sums]
@@ -293,10 +285,9 @@ def _rows_kernel(kernel: LossKernel, parts: list[str]) -> list[str]:
     return kernel.launched("rows", "@blocks", "WARPS * 32", "WARPS * 32", lines, more)
 
 
-def _structures_log_sums(kernel: LossKernel) -> list[str]:
+def _lines_of_log_sums(kernel: LossKernel) -> list[str]:
     """One pass along the row."""
     program = kernel.loss
-    assert program.along is not None
     at = kernel.variable(program.along)
     steps = kernel.size(program.along.size, "int")
     targets = tuple(one.value for one in program.log_sums)
@@ -377,8 +368,6 @@ def _matches(traced: TracedTask) -> Schedules | None:
     if not picks or not traced.targets <= POINTWISE_RULES.keys() | RULES.keys():
         return None
     program = loss_program(traced)
-    if program.along is None:
-        return None
     summary = "a warp per row, read once in 16-byte vectors, several under way"
     return Schedules((Structure("loss-warps", summary, partial(written, program)),))
 

@@ -122,7 +122,7 @@ PLAIN = EpilogueText([], [], [], (), ())  # sums are stored as they are
 
 
 def epilogue_text(
-    contraction: Gemm | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
+    contraction: Gemm | Convolution, suffix: str = "", reserved: frozenset[str] = RESERVED
 ) -> EpilogueText:
     """The epilogue in C++; quick forms of functions only where results have 16 bits. `suffix`: of kernels' pointers;
     `reserved`: names of the kernels' own text."""
@@ -130,7 +130,7 @@ def epilogue_text(
     if contraction.is_plain:
         return PLAIN
     namer = Namer(program, reserved)
-    forms = Forms(program, namer, quick)
+    forms = Forms(program, namer, quick=True)
     inputs = _epilogue_inputs(contraction, namer, suffix)
     numbers = [
         (program.kinds[program.values.index(number)].cpp, name, number.expression)
@@ -139,9 +139,9 @@ def epilogue_text(
     writer = Statements(program, forms, namer)
     function = _function(writer, "finish", contraction.sum_value, inputs, numbers)
     helpers = forms.helpers()
-    if quick and program.outputs[0].dtype is DType.BF16:
+    if program.outputs[0].dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
-    if quick and isinstance(contraction, Convolution):
+    if isinstance(contraction, Convolution):
         helpers = steady_helpers(contraction, helpers)
     rounded, column = _rounded_first(contraction)
     used = {value: one for value, one in inputs.items() if value in _needed(program, program.outputs[0].value, rounded)}

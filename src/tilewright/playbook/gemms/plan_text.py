@@ -79,7 +79,6 @@ class ProductText(SumsText):
 
     product: Gemm
     op_line: str
-    quick: bool = True
     choices: Choices = Choices.ALL
 
     def __post_init__(self) -> None:
@@ -92,7 +91,7 @@ class ProductText(SumsText):
 
     @cached_property
     def epilogue(self) -> EpilogueText:
-        return epilogue_text(self.product, self.quick)
+        return epilogue_text(self.product)
 
     @property
     def elements(self) -> tuple[DType, ...]:

@@ -155,10 +155,9 @@ SUM = "__device__ __forceinline__ float combined(float a, float b) { return a + 
 class PoolKernel(PlacedKernel):
     """A kernel for pooling being written."""
 
-    def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool, width: int = 0) -> None:
-        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick, width, _OWN)
+    def __init__(self, program: PoolProgram, plan: PlanLines, width: int = 0) -> None:
+        super().__init__(program.placed, plan, program.windows[-1].inside, True, width, _OWN)
         self.pool = program
-        self._quick = quick
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
         self._begins: dict[tuple[str, Index], str] = {}  # where the plane of a unit begins in a tensor
         self.fixed: dict[Size, str] = {}  # sizes that the kernel is built for, by constants of the plan
@@ -185,7 +184,7 @@ class PoolKernel(PlacedKernel):
         outer = Index(tuple(term for term in place.terms if self._is_of_plane(Index((term,), zero))), zero)
         inner = Index(tuple(term for term in place.terms if term not in outer.terms), place.constant)
         extents = [factor.times(atom.size) for atom, factor in inner.terms if isinstance(atom, Variable)]
-        if self.vector is None or len(extents) < len(inner.terms) or any(one.own < 0 for one in extents):
+        if len(extents) < len(inner.terms) or any(one.own < 0 for one in extents):
             return super().at(tensor, place, known, shift)
         if (tensor, outer) not in self._begins:
             self._begins[tensor, outer] = self.namer.fresh(f"{tensor}_plane")
@@ -260,8 +259,7 @@ class PoolKernel(PlacedKernel):
         if not self.pool.is_mean:
             return [], Text(made)
         if self.pool.divisor is not None:
-            divided = f"{made} * (1.0f / {self.pool.divisor})" if self._quick else f"{made} / {self.pool.divisor}.0f"
-            return [f"const float pooled = {divided};"], Text("pooled")
+            return [f"const float pooled = {made} * (1.0f / {self.pool.divisor});"], Text("pooled")
         lines, factors = [], []
         for axis, one in self.axes.items():
             start = f"{self.variable(one.outside)} * STRIDE_{axis} - PAD_{axis}"

@@ -47,7 +47,7 @@ def apart(program: PoolProgram, op_line: str) -> Fragment:
     plan = PlanLines(program.placed.as_rows(), op_line)
     own = _side_by_side(program)
     width = own * program.windows[-1].kernel if own > 1 else _width(program)
-    kernel = PoolKernel(program, plan, vector=True, quick=True, width=width)
+    kernel = PoolKernel(program, plan, width=width)
     more, grid = _plan(kernel, plan, own)
     body = _body(kernel, own)
     text = kernel.launched("apart", grid, "THREADS", "THREADS, RESIDENT / THREADS", body, more)
@@ -213,7 +213,7 @@ _STRIP_FLOATS = 69  # in shared memory for each of them: a little less than ther
 
 def can_copy(program: PoolProgram) -> bool:
     """Whether windows of planes overlap, and both tensors are f32 and lie as they are copied."""
-    kernel = PoolKernel(program, PlanLines(program.placed.as_rows(), ""), vector=True, quick=False)
+    kernel = PoolKernel(program, PlanLines(program.placed.as_rows(), ""))
     if set(kernel.axes) != {"X", "Y"} or not kernel.is_alone:
         return False
     x, y = kernel.axes["X"], kernel.axes["Y"]
@@ -247,10 +247,10 @@ def _rows(x: Window, y: Window) -> int:
     return min(room // (y.stride * x.inside.size.own + x.outside.size.own), 16)
 
 
-def bulk(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
+def bulk(program: PoolProgram, op_line: str) -> Fragment:
     """Strips copied to shared memory, combined there, and results copied back."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    kernel = PoolKernel(program, plan, vector=True, quick=quick)
+    kernel = PoolKernel(program, plan)
     strips, grid, room = _bulk_plan(kernel, plan)
     body = _bulk_body(kernel)
     bounds = "THREADS, RESIDENT / THREADS"

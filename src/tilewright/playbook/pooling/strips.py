@@ -21,7 +21,7 @@ _NAMES = "span cells most tile tiles left strips chunks planes units"
 def strips(program: PoolProgram, op_line: str) -> Fragment:
     """Columns first, in registers; then rows, through shared memory."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    kernel = PoolKernel(program, plan, vector=True, quick=True)
+    kernel = PoolKernel(program, plan)
     more, grid = _strips_plan(kernel, plan)
     body = strip_body(kernel)
     block = f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}"

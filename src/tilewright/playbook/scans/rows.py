@@ -153,8 +153,8 @@ EACH = "constexpr int EACH = (WARPS * VECTORS + 31) / 32;  // totals of warps fo
 class ScanKernel(PlacedKernel):
     """A kernel for a scan being written."""
 
-    def __init__(self, program: ScanProgram, plan: PlanLines, vector: Variable | None, quick: bool) -> None:
-        super().__init__(program.placed, plan, vector, quick)
+    def __init__(self, program: ScanProgram, plan: PlanLines, vector: Variable | None) -> None:
+        super().__init__(program.placed, plan, vector)
         self.scan = program
         self.names = {one.leaf: self.namer.tensors[one.leaf] for one in program.scans}
 
@@ -188,7 +188,7 @@ def scan_warps(program: ScanProgram, op_line: str) -> str:
     plan = _planned(program, op_line)
     plan.add("tune", "THREADS = 256 | 128")
     plan.add("tune", "VECTORS = 8 | 4 | 2 | 1", "of a lane, all of them loaded before the first is scanned")
-    kernel = ScanKernel(program, plan, program.along, quick=True)
+    kernel = ScanKernel(program, plan, program.along)
     width_line(plan, kernel)
     plan.add("need", "VECTORS == 1 or VECTORS * 32 * WIDTH < 2 * @steps", "short rows, few vectors")
     plan.read_once("@rows * @steps")
@@ -251,7 +251,7 @@ def _warp_vector(kernel: ScanKernel, at: str, place: str) -> list[str]:
 def scan_rows(program: ScanProgram, op_line: str) -> str:
     plan = _planned(program, op_line)
     plan.add("tune", "THREADS = 1024 | 512 | 256")
-    kernel = ScanKernel(program, plan, program.along, quick=True)
+    kernel = ScanKernel(program, plan, program.along)
     vectors, most = ("4 | 1 | 2", 128) if _holds_long_tiles(kernel) else ("1 | 2 | 4", 32)
     plan.add("tune", f"VECTORS = {vectors}", "of a thread in one tile")
     plan.add("need", f"THREADS / 32 * VECTORS <= {most}", "a warp scans the totals of all others")

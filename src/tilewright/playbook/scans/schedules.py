@@ -48,7 +48,7 @@ def scan_columns(program: ScanProgram, op_line: str) -> str:
     assert column is not None
     plan = PlanLines(program.placed.as_rows(), op_line)
     rest = tuple(one for one in program.rows if one != column)
-    kernel = ScanKernel(program, plan, column, quick=True)
+    kernel = ScanKernel(program, plan, column)
     _tunes(kernel, plan)
     width_line(plan, kernel)
     plan.add("let", f"@slabs = {product_text(rest)}, @steps = {program.along.size.text}")
@@ -185,7 +185,7 @@ def scan_pieces(program: ScanProgram, op_line: str) -> str:
     plan.add("tune", "VECTORS = 2 | 1", "of a thread in one tile")
     plan.add("tune", "TILES = 4 | 2 | 8", "of a piece")
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
-    last = ScanKernel(program, plan, program.along, quick=True)
+    last = ScanKernel(program, plan, program.along)
     width_line(plan, last)
     plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
     plan.add("let", "@pieces = max(ceil_div(@steps, THREADS * VECTORS * TILES * WIDTH), 1)", "of a row")
@@ -194,8 +194,8 @@ def scan_pieces(program: ScanProgram, op_line: str) -> str:
     for name, one in zip(scratches, program.scans, strict=True):
         kind = "f32" if one.kind is NumberKind.FLOAT else "i64"
         plan.add("scratch", f"{name}: {kind}[@rows, @pieces]", "what each piece comes to, then all before it")
-    first_text = _totals(ScanKernel(program, plan, program.along, quick=True), scratches)
-    middle_text = _offsets(ScanKernel(program, plan, None, quick=True), scratches)
+    first_text = _totals(ScanKernel(program, plan, program.along), scratches)
+    middle_text = _offsets(ScanKernel(program, plan, None), scratches)
     last_text = _pieces_scanned(last, scratches)
     header = (
         f"{program.placed.name} where rows are few and long: many blocks share a row.\n\nThe first kernel sums pieces "
