@@ -242,8 +242,10 @@ def _header(program: LossProgram) -> str:
         "itself. The logarithm of the sum of exponentials is found in one pass: each lane keeps the greatest element "
         "it has met and the sum of exponentials below it, and makes the sum smaller when a greater one comes."
     )
-    sums = " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat bit for bit"
-    return text + (f"{sums}." if program.sums else "")
+    if program.sums:
+        text += " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat bit"
+        text += " for bit."
+    return text
 
 
 def _rows_kernel(kernel: LossKernel, parts: list[str]) -> list[str]:
