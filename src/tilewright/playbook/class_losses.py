@@ -243,8 +243,8 @@ def _header(program: LossProgram) -> str:
         "it has met and the sum of exponentials below it, and makes the sum smaller when a greater one comes."
     )
     if program.sums:
-        text += " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat bit"
-        text += " for bit."
+        text += " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat "
+        text += "bit for bit."
     return text
 
 
