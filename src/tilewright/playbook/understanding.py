@@ -71,12 +71,12 @@ def answer(task: Task, ask: Ask) -> Answer:
         return any_graph(task, ask)
     try:
         sizes, loops = _in_loops(task, ask)
-        draft = replace(loops.draft, resort=True)
-        if sizes >= found.sizes:
-            return Answer(draft, found.structures, (draft, *found.every))
-        return Answer(found.structures[0], (*found.structures[1:], draft), (*found.every, draft))
-    except NotSupported:  # the loops have no rule for something that the schedules know
+    except Exception:  # no rule for something that the schedules know, or a fault, which takes no schedule away
         return Answer(found.structures[0], found.structures[1:], found.every)
+    draft = replace(loops.draft, resort=True)
+    if sizes >= found.sizes:
+        return Answer(draft, found.structures, (draft, *found.every))
+    return Answer(found.structures[0], (*found.structures[1:], draft), (*found.every, draft))
 
 
 def check_supported(task: Task, ask: Ask) -> None:
