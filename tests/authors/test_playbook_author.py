@@ -109,7 +109,7 @@ def test_a_large_product_is_for_wgmma_with_a_gpu_and_without() -> None:
     with_gpu = [one.summary for one in _proposals(product, emulated_only=False)]
     draft, *without = [one.summary for one in _proposals(product)]
     assert "wgmma" in with_gpu[0]
-    assert "first version" in draft, "which is left out where there is a GPU"
+    assert "baseline" in draft, "which is left out where there is a GPU"
     assert without == with_gpu
 
 
@@ -139,7 +139,7 @@ def test_with_a_gpu_the_draft_comes_when_no_structure_has_passed(task: Task) -> 
         summaries.append(proposal.summary)
         history += (_attempt(number, Stage.DRAFT, proposal, passed=False),)
     assert len(summaries) > 2
-    assert ["first version" in one for one in summaries] == [False] * (len(summaries) - 1) + [True]
+    assert ["baseline" in one for one in summaries] == [False] * (len(summaries) - 1) + [True]
 
 
 def test_the_same_situation_gets_the_same_file(task: Task) -> None:
@@ -216,11 +216,12 @@ def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
 
 
 def test_notes_go_with_the_proposal_and_into_the_file(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = replace(understand(task), notes=("diag(A) @ B is a row scale, so no product is computed.",))
+    notes, found = ("diag(A) @ B is a row scale, so no product is computed.",), understand(task)
+    noted = replace(found, structures=tuple(one.noted(notes) for one in found.structures))
     monkeypatch.setattr("tilewright.authors.playbook_author.understand", lambda _: noted)
     proposal = AUTHOR.propose(Situation(task, Stage.DRAFT, 1), no_model)
     assert proposal is not None
-    assert proposal.notes == noted.notes
+    assert proposal.notes == notes
     assert proposal.text is not None
     comment, _, plan = proposal.text.partition("\n\n")
     assert comment.endswith("//\n// By algebra: diag(A) @ B is a row scale, so no product is computed.")

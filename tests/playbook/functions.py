@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from tilewright.playbook.analysis import row_program
 from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.rows import row_program
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput

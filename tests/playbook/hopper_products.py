@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewright.playbook.products.hopper import hopper_product
-from tilewright.playbook.products.program import Contraction, Extent, Kept, Operand
+from tilewright.playbook.gemms.hopper import hopper_product
+from tilewright.playbook.gemms.program import Extent, Gemm, Kept, Operand
 from tilewright.playbook.row_program import (
     Load,
     NumberKind,
@@ -82,14 +82,14 @@ class Product:
         return found
 
     @property
-    def contraction(self) -> Contraction:
+    def contraction(self) -> Gemm:
         at = 1 if self.batched else 0
         m = f"a.shape[{at + 1 if self.a_transposed else at}]"
         k = f"a.shape[{at if self.a_transposed else at + 1}]"
         n = f"b.shape[{at if self.b_transposed else at + 1}]"
         batch, *rest = self.sizes
         sizes = dict(zip((m, n, k), rest, strict=True))
-        return Contraction(
+        return Gemm(
             Extent("a.shape[0]", batch) if self.batched else Extent("1", 1),
             Extent(m, sizes[m]),
             Extent(n, sizes[n]),

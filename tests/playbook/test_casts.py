@@ -9,7 +9,7 @@ import torch
 from tests.playbook.agreement import load_structure
 from tests.playbook.functions import Function, draw, program_of, task_of
 
-from tilewright.playbook.catalogue import every_structure
+from tilewright.playbook.catalogue import row_schedules
 
 FUNCTIONS = (
     Function("two_parts", "high = x.bfloat16()\nreturn high, (x - high.float()).bfloat16()"),
@@ -38,7 +38,7 @@ def test_casts_on_the_way_are_repeated(function: Function, tmp_path: Path) -> No
         tensors["x"][0, :3] = torch.tensor([torch.inf, torch.nan, 65519.996])
     given = list(tensors.values())
     expected = function.callable(*(one.clone() for one in given))
-    for structure in every_structure(program_of(function, task)):
+    for structure in row_schedules(program_of(function, task)).every:
         found = load_structure(structure, task, tmp_path)(*given)
         for one, wanted in zip(_several(found), _several(expected), strict=True):
             assert torch.equal(one.nan_to_num(1e9), wanted.nan_to_num(1e9)), structure.id
@@ -47,7 +47,7 @@ def test_casts_on_the_way_are_repeated(function: Function, tmp_path: Path) -> No
 def test_the_last_cast_is_what_storing_does(tmp_path: Path) -> None:
     function = Function("last", "return (x.float() * 2).bfloat16()", "x: f16[rows, cols]")
     task = task_of(function)
-    for structure in every_structure(program_of(function, task)):
+    for structure in row_schedules(program_of(function, task)).every:
         assert "bf16_of" not in structure.write("last(x) -> y")
 
 

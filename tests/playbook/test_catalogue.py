@@ -8,10 +8,10 @@ import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
 from tilewright.kernel_file import evaluate, parse
-from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import best_way, draft, every_structure, structures
+from tilewright.playbook.catalogue import best_schedule, row_schedules
 from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.rows import row_program
 from tilewright.playbook.structures.registers import Team, fits
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task
@@ -57,23 +57,17 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
 )
 def test_the_first_structure_suits_the_size(name: str, sizes: dict[str, int], first: str) -> None:
     program, _ = _program(name, **sizes)
-    assert first in structures(program)[0].summary
+    assert first in row_schedules(program).structures[0].summary
 
 
 @pytest.mark.parametrize("gpu", ["T4", "A100", "L4", "B200"])
 @pytest.mark.parametrize(("name", "cols"), [("softmax", 262144), ("layernorm", 262144), ("layernorm", 2097152)])
 def test_every_structure_for_long_rows_takes_the_gpu(name: str, cols: int, gpu: str) -> None:
     task = replace(task_of(BY_NAME[name], {**SIZES, "cols": cols}), gpu=gpu)
-    found = structures(program_of(BY_NAME[name], task))
+    found = row_schedules(program_of(BY_NAME[name], task)).structures
     assert found
     for step in found:
         evaluate(parse(step.write(task_op_line(task))), task.arguments(task.sizes), PROFILES[gpu])
-
-
-def test_a_vast_row_has_many_blocks_from_the_first_version_on() -> None:
-    program, _ = _program("mean_loss", rows=32768, cols=32768)
-    assert draft(program).id == "passes"
-    assert [one.id for one in structures(program)] == ["split"]
 
 
 @pytest.mark.parametrize("name", ["layernorm_gelu", "add_rmsnorm", "mean_loss"])
@@ -91,7 +85,7 @@ def test_every_structure_offered_takes_the_task_at_many_sizes(name: str, cols: i
 
 def _check_offered(name: str, cols: int) -> None:
     program, task = _program(name, rows=512, cols=cols)
-    for step in (draft(program), *structures(program)):
+    for step in row_schedules(program).structures:
         for variant in (step, step.safer, step.polished):
             if variant is not None:
                 file = parse(variant.write(task_op_line(task)), "kernel.cu")
@@ -102,7 +96,7 @@ def _check_offered(name: str, cols: int) -> None:
 def test_every_structure_takes_every_size(name: str) -> None:
     """Clusters too, which are never emulated."""
     program, task = _program(name, rows=512, cols=1024)
-    for step in every_structure(program):
+    for step in row_schedules(program).every:
         file = parse(step.write(task_op_line(task)), "kernel.cu")
         for cols in (1, 2, 513, 1001, 1024, 2048, 4095, 4096, 40001, 262144, 2000001):
             sizes = {one.name: cols if one.name == "cols" else one.size for one in task.dimensions}
@@ -110,16 +104,18 @@ def test_every_structure_takes_every_size(name: str) -> None:
 
 
 def _variants(program: RowProgram) -> list[Structure]:
-    return [one for base in every_structure(program) for one in (base, base.safer, base.polished) if one is not None]
+    return [
+        one for base in row_schedules(program).every for one in (base, base.safer, base.polished) if one is not None
+    ]
 
 
 IDS = """
-draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rectangles-exact
+vectors vectors-exact vectors-uncached rectangles rectangles-exact
 lanes lanes-exact lanes-uncached block block-exact block-uncached
-stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
+stream stream-exact shared shared-exact split
 split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
 cluster-stages cluster-stages-exact grid-stages grid-stages-exact
-kept draft-columns draft-segments column-pieces column-windows column-tiles column-tiles-again
+kept column-pieces column-windows column-tiles column-tiles-again
 """
 
 
@@ -138,7 +134,7 @@ def test_ids_and_summaries_tell_structures_apart() -> None:
 @pytest.mark.parametrize("gpu", ["A100", "H200"])
 def test_a_file_without_others_beside_it_is_for_every_gpu(gpu: str) -> None:
     program, task = _program("layernorm", cols=2097152)
-    text = best_way(program).structure.write(task_op_line(task))
+    text = best_schedule(program).structure.write(task_op_line(task))
     assert evaluate(parse(text, "kernel.cu"), task.arguments(), PROFILES[gpu]).steps
 
 
@@ -146,7 +142,7 @@ def test_a_file_without_others_beside_it_is_for_every_gpu(gpu: str) -> None:
 def test_no_thread_holds_more_than_32_vectors(id: str, most: int) -> None:
     """Of rows with odd lengths a vector is one element; 64 of two bytes would fit, but each would be unrolled."""
     program, task = _program("row_sum")
-    structure = next(one for one in every_structure(program) if one.id == id)
+    structure = next(one for one in row_schedules(program).every if one.id == id)
     text = structure.write(task_op_line(task))
     assert "loads <= 32 and" in text
     file = parse(text, "kernel.cu")
@@ -162,7 +158,7 @@ def test_files_are_the_same_every_time() -> None:
     first, task = _program("layernorm_gelu")
     second = row_program(traced_task(task, lambda request: trace(BY_NAME["layernorm_gelu"].callable, request)))
     assert first is not second
-    for one, other in zip(every_structure(first), every_structure(second), strict=True):
+    for one, other in zip(row_schedules(first).every, row_schedules(second).every, strict=True):
         assert one.write(task_op_line(task)) == other.write(task_op_line(task))
 
 
@@ -170,7 +166,7 @@ def test_lines_are_short() -> None:
     names = "layernorm_gelu add_rmsnorm batch_norm mean_loss masked_softmax where_greatest middle_places group_norm"
     for name in names.split():
         program, task = _program(name)
-        for step in every_structure(program):
+        for step in row_schedules(program).every:
             text = step.write(task_op_line(task))
             assert max(map(len, text.splitlines())) <= 120, step.summary
             parse(text, "kernel.cu")
@@ -183,6 +179,6 @@ def test_names_of_the_op_never_collide() -> None:
     )
     task = task_of(function, {"n": 64, "m": 512})
     program = program_of(function, task)
-    for step in every_structure(program):
+    for step in row_schedules(program).every:
         file = parse(step.write(task_op_line(task)), "kernel.cu")
         assert evaluate(file, task.arguments(), PROFILES["H200"]).steps

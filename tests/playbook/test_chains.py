@@ -8,8 +8,8 @@ import pytest
 from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import TWO_SETS, Function, task_of
 
-from tilewright.playbook.chains import ROWS
 from tilewright.playbook.families import Answer
+from tilewright.playbook.rows import ROWS
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task
 from tilewright.records import Task

@@ -49,7 +49,7 @@ BY_NAME = {one.name: one for one in CASES}
 
 
 @pytest.mark.parametrize(
-    ("name", "id"), [("smoothed", "loss-warps"), ("likelihood", "draft-loss"), ("picked_of_embedded", "loss-warps")]
+    ("name", "id"), [("smoothed", "loss-warps"), ("likelihood", "loops"), ("picked_of_embedded", "loss-warps")]
 )
 def test_losses_are_right(name: str, id: str, tmp_path: Path) -> None:
     check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)

@@ -81,6 +81,8 @@ _SHIFTS = ("x.shape[1] // 2", "-(x.shape[1] // 2)", "(x.shape[1] + 1) // 2", "x.
 def test_what_is_rolled_by_a_share_of_its_size_may_have_any(shift: str, tmp_path: Path) -> None:
     case = Placed("rolled", f"return x.roll({shift}, 1)", "x: f32[rows, cols]", "f32[rows, cols]", ())
     for step in case.answer.every:
+        if step.resort:  # in loops, which hold some of these sizes
+            continue
         op: Any = load_structure(step, case.task, tmp_path)
         for cols in (1, 2, 3, 7, 8, 12, 100):
             x = torch.randn(2, cols)
@@ -98,7 +100,7 @@ def test_too_small_a_tensor_is_declined_and_not_read_beyond(tmp_path: Path) -> N
 
 def test_a_slice_of_all_that_the_probes_had_needs_no_more_than_it_takes() -> None:
     case = Placed("headed", "return x[:, -199:] + 0", "x: f32[rows, cols]", "f32[rows, cols]", ())
-    assert "x.shape[1] <= 199" in case.answer.draft.write("headed(x) -> y0")
+    assert "x.shape[1] <= 199" in case.answer.structures[0].write("headed(x) -> y0")
 
 
 def test_vectors_of_a_sum_of_sizes_are_counted_once(tmp_path: Path) -> None:

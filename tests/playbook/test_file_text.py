@@ -10,7 +10,7 @@ import torch
 from tests.playbook.functions import BY_NAME, program_of
 
 import tilewright
-from tilewright.playbook.catalogue import draft_way, every_way
+from tilewright.playbook.catalogue import every_schedule, simple_schedule
 from tilewright.playbook.file_text import joined_file, with_least_sizes
 from tilewright.playbook.row_program import Load, RowProgram
 from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
@@ -34,10 +34,10 @@ def _halves() -> tuple[RowProgram, RowProgram]:
 
 
 @pytest.mark.parametrize("way", ["lanes", "shared"])
-def test_fragments_of_two_programs_are_one_file(way: str, tmp_path: Path) -> None:
+def test_fragments_of_two_programs_are_one_file(schedule: str, tmp_path: Path) -> None:
     first, second = _halves()
-    chosen = {one.id: one for one in every_way(second)}[way]
-    parts = {"activated": draft_way(first).fragment("f(x) -> y"), "normal": chosen.fragment("f(x) -> y")}
+    chosen = {one.id: one for one in every_schedule(second)}[schedule]
+    parts = {"activated": simple_schedule(first).fragment("f(x) -> y"), "normal": chosen.fragment("f(x) -> y")}
     path = tmp_path / "f.cu"
     path.write_text(joined_file("Two programs.", HEAD, parts))
     x = torch.randn(5, 37, generator=torch.Generator().manual_seed(1))
@@ -48,7 +48,7 @@ def test_fragments_of_two_programs_are_one_file(way: str, tmp_path: Path) -> Non
 
 def test_loops_have_the_pragmas_that_they_are_said_with() -> None:
     code = ["unrolled for (;;)", "  rolled for (;;) {", "    int rolled;  // unrolled for the reader", "  }"]
-    text = replace(draft_way(_halves()[0]).fragment("f(x) -> y"), pieces=(code,)).file()
+    text = replace(simple_schedule(_halves()[0]).fragment("f(x) -> y"), pieces=(code,)).file()
     assert text.endswith(
         "#pragma unroll\nfor (;;)\n#pragma unroll 1\n  for (;;) {\n    int rolled;  // unrolled for the reader\n  }\n"
     )

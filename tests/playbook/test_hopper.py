@@ -18,12 +18,12 @@ from tests.playbook.hopper_products import Product
 import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
-from tilewright.playbook.products.catalogue import product_ways
-from tilewright.playbook.products.finish_text import finish_text
-from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
-from tilewright.playbook.products.hopper_form import Form
-from tilewright.playbook.products.hopper_store import epilogue
-from tilewright.playbook.products.program import Kept, Triangle
+from tilewright.playbook.gemms.epilogue_text import epilogue_text
+from tilewright.playbook.gemms.hopper import can_fuse, can_write, hopper_product
+from tilewright.playbook.gemms.hopper_form import Form
+from tilewright.playbook.gemms.hopper_store import epilogue
+from tilewright.playbook.gemms.program import Kept, Triangle
+from tilewright.playbook.gemms.schedules import gemm_schedules
 from tilewright.records import BuildFailure, DType
 from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.toolchain import build_plan
@@ -301,7 +301,7 @@ def test_what_tma_does_not_take_is_refused() -> None:
 
 def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     def first(form: Product, arch: str = "sm_90a") -> str:
-        return product_ways([form.contraction], arch)[0].id
+        return gemm_schedules([form.contraction], arch)[0].id
 
     assert first(Product((1, 4096, 4096, 4096))) == "product-hopper-parts"
     assert first(Product((1, 256, 256, 65536))) == "product-hopper-fused-pieces"
@@ -309,7 +309,7 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
     assert first(Product((128, 512, 2048, 1024), batched=True)) == "product-hopper-fused"
     assert first(Product((1, 1048576, 768, 256))) == "product-hopper-fused-a"
-    (_, second, *_) = product_ways([Product((1, 4096, 4096, 4096)).contraction], "sm_90a")
+    (_, second, *_) = gemm_schedules([Product((1, 4096, 4096, 4096)).contraction], "sm_90a")
     assert second.id == "product-tensor-cores"
     assert first(Product((1, 1048576, 768, 64))) == "product-hopper-parts"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
@@ -331,7 +331,7 @@ __global__ void run(const float* x, float* y, int n) {{
 
 
 def test_the_gelu_of_sums_is_good_for_bf16(tmp_path: Path) -> None:
-    (function,) = finish_text(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction).helpers[0]
+    (function,) = epilogue_text(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction).helpers[0]
     path = tmp_path / "gelu.cu"
     path.write_text(GELU.format(helper=function))
     x = torch.cat((torch.linspace(-12, 12, 2000), torch.tensor([torch.inf, -torch.inf, torch.nan, 1e30, -1e30])))
@@ -347,7 +347,7 @@ def test_the_gelu_of_sums_is_good_for_bf16(tmp_path: Path) -> None:
 def test_the_gelu_of_every_rounded_sum_is_right(tmp_path: Path) -> None:
     """Of all numbers of bf16: within a rounding of the truth, and at the left end, where a rounding of the sum alone
     moves it as much, within a sixteenth."""
-    (function,) = finish_text(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction).helpers[0]
+    (function,) = epilogue_text(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction).helpers[0]
     path = tmp_path / "gelu.cu"
     path.write_text(GELU.format(helper=function))
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16).float()

@@ -12,7 +12,7 @@ import torch
 from tests.playbook.hopper_products import Product
 
 import tilewright
-from tilewright.playbook.products.program import Kept, Triangle
+from tilewright.playbook.gemms.program import Kept, Triangle
 from tilewright.records import DType
 
 pytestmark = [

@@ -13,9 +13,9 @@ from tests.playbook.functions import Function, draw, task_of, truth
 import tilewright
 from tilewright.kernel_file import parse
 from tilewright.kernel_file.evaluate import evaluate
-from tilewright.playbook.products.hopper import hopper_product
-from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import read
+from tilewright.playbook.gemms.hopper import hopper_product
+from tilewright.playbook.gemms.program import Gemm
+from tilewright.playbook.gemms.reading import read
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task, understand
 from tilewright.records import DType, Task, TensorSpec
@@ -52,7 +52,7 @@ def _task(function: Function) -> Task:
 def _written(function: Function) -> str:
     task, made = _task(function), function.callable
     (stage,) = read(traced_task(task, lambda request: trace(made, request))).stages
-    assert isinstance(stage, Contraction)
+    assert isinstance(stage, Gemm)
     text = hopper_product(stage, task_op_line(task)).file()
     return re.sub(r"//! need    BN .*\n", "", text.replace("BN = 192 | 256 | 128 | 64", "BN = 64"))
 

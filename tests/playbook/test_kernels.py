@@ -15,8 +15,10 @@ from tests.playbook.functions import BY_NAME, FUNCTIONS, SIZES, Function, draw, 
 
 import tilewright
 from tilewright.kernel_file import evaluate, parse
-from tilewright.playbook.catalogue import draft, every_structure
+from tilewright.playbook.catalogue import row_schedules
 from tilewright.playbook.families import Structure
+from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import answer
 from tilewright.records import PROFILES, Build, NumberInput
 from tilewright.runtime.errors import NoKernelApplies
 from tilewright.tasks import task_op_line
@@ -45,10 +47,11 @@ CLUSTER = "cluster-ahead"  # takes as long to build as the others together
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
-def test_the_draft_is_right_at_odd_sizes(function: Function, tmp_path: Path) -> None:
+def test_the_baseline_is_right_at_odd_sizes(function: Function, tmp_path: Path) -> None:
     task = task_of(function)
-    program = program_of(function, task)
-    op = load_structure(draft(program), task, tmp_path)
+    found = answer(task, lambda request: trace(function.callable, request))
+    op = load_structure(found.draft, task, tmp_path)
+    assert found.draft.id == "loops"
     for rows, cols in ((1, 3), (2, 127), (1, 1000)):
         check(op, function, task, sizes_at(task, rows, cols))
 
@@ -58,7 +61,7 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     function = BY_NAME[name]
     task = task_of(function)
     program = program_of(function, task)
-    for step in every_structure(program)[1:]:
+    for step in row_schedules(program).every:
         if step.id == CLUSTER and name != QUICK[0]:
             continue
         _check_all(step, function, ((3, 512), (2, 127)), tmp_path)
@@ -69,7 +72,7 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
 def test_every_structure_of_every_function_is_right(function: Function, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
-    for step in every_structure(program)[1:]:
+    for step in row_schedules(program).every:
         for variant in (step, step.safer, step.polished):
             if variant is None:
                 continue
@@ -96,7 +99,7 @@ def _check_all(step: Structure, function: Function, sizes: tuple[tuple[int, int]
 def test_rows_longer_than_a_structure_holds_are_right_too(name: str, cols: int, tmp_path: Path) -> None:
     """Beyond registers, beyond shared memory, and where no vector fits the row's length."""
     function = BY_NAME[name]
-    for step in every_structure(program_of(function, task_of(function)))[1:]:
+    for step in row_schedules(program_of(function, task_of(function))).every:
         if step.id != CLUSTER:
             _check_all(step, function, ((2, cols),), tmp_path)
 
@@ -109,7 +112,7 @@ def test_long_rows_of_a_cluster_are_right_and_clean(name: str, made_for: int, tm
     where a file is made for longer rows."""
     function = BY_NAME[name]
     task = task_of(function, {**SIZES, "cols": made_for})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTER)
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == CLUSTER)
     op = load_structure(step, task, tmp_path)
     for rows, cols in ((3, 33000), (2, 60001), (1, 120001)):
         check(op, function, task, sizes_at(task, rows, cols))
@@ -122,7 +125,7 @@ def _check_findings(name: str, gpus: tuple[str, ...], sizes: tuple[tuple[int, in
     """All checkers of the emulator, besides the results."""
     function = BY_NAME[name]
     task = task_of(function)
-    for step in every_structure(program_of(function, task)):
+    for step in row_schedules(program_of(function, task)).every:
         op = load_structure(step, task, folder)
         for rows, cols in sizes:
             tensors = draw(task, sizes_at(task, rows, cols), 1)
@@ -153,7 +156,7 @@ def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_pat
     from the next line of memory on. Rows of 264000 take every block of the grid."""
     function = BY_NAME[name]
     task = task_of(function, {**SIZES, "cols": cols})
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["grid-ahead"], task, tmp_path)
     for rows, length in ((7, 37), (3, 2), (3, 263000 + cols)):
         check(op, function, task, sizes_at(task, rows, length))
@@ -173,7 +176,7 @@ def test_rows_shared_by_blocks_are_right_and_clean(
     """With all checkers, and in a random schedule: what barriers say must be enough in every order."""
     function = BY_NAME[name]
     task = task_of(function, {**SIZES, "cols": 1023 if id == "cluster-ahead" else 1024})
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     path = tmp_path / "shared.cu"
     path.write_text(structures[id].write(task_op_line(task)).replace("WALK = 4 | 16", "WALK = 16"))
     op = tilewright.load(str(path))
@@ -188,7 +191,7 @@ def test_clusters_that_take_rows_in_turn_are_right_and_clean(name: str, rows: in
     """Many rows for each of six clusters, and fewer rows than clusters, which all find out that none is left."""
     function = BY_NAME[name]
     task = task_of(function, {**SIZES, "cols": 200000})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTER)
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == CLUSTER)
     text = step.write(task_op_line(task))
     assert "rows_taken" in text
     path = tmp_path / "taken.cu"
@@ -209,7 +212,7 @@ def test_rows_that_come_in_stages_are_right_and_clean(
     that are no whole number of vectors, or too long, and so not held."""
     function = BY_NAME[name]
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     path = tmp_path / "staged.cu"
     text = structures[id].write(task_op_line(task)).replace("WALK = 8 | 16 | 4", "WALK = 16")
     if id == "grid-stages":  # two teams of few blocks, and rings of ten small stages, which are gone through again
@@ -230,7 +233,7 @@ def test_rows_in_stages_that_overflow_are_as_in_other_ways(id: str, tmp_path: Pa
     """What is infinite or no number stays so when means and variances of warps and blocks are put together."""
     function = Function("moments", "return x - x.mean(-1, keepdim=True), x.mean(-1), x.var(-1)")
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     x = torch.randn(8, 8200, generator=torch.Generator().manual_seed(1))
     x[0, 0], x[1, 8199], x[2, 5] = math.inf, -math.inf, math.nan
     x[3, 0], x[3, 8199] = math.inf, -math.inf
@@ -251,7 +254,7 @@ def test_channels_of_rows_in_stages_are_right_and_clean(height: int, width: int,
     """Where all threads have a channel in common its weight comes from a lane, and else from memory."""
     function = BY_NAME["group_norm"]
     task = task_of(function, {**SIZES, "height": height, "width": width})
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures[id], task, tmp_path)
     sizes = {one.name: one.size for one in task.dimensions}
     check(op, function, task, sizes)
@@ -270,7 +273,7 @@ def test_rows_in_stages_have_room_for_all_their_sums(moments: bool, sums: int, t
     terms = [*([variance] if moments else []), *(f"x.{one}" for one in others[:sums])]
     function = Function("many_sums", f"return x + {' + '.join(terms)}")
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["grid-stages"], task, tmp_path)
     x = draw(task, sizes_at(task, 3, 6148), 1)["x"]
     call = op.emulate(x, gpu=replace(PROFILES["H200"], sms=2))
@@ -285,7 +288,7 @@ def test_windows_of_columns_are_right_and_clean(name: str, tmp_path: Path) -> No
     elements that are no whole number of vectors; fewer columns than a window has."""
     function = BY_NAME[name]
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["column-windows"], task, tmp_path)
     for rows, cols in ((72, 133), (4132, 3), (68, 29), (37, 35), (5, 4), (1, 1), (33, 64)):
         check(op, function, task, sizes_at(task, rows, cols))
@@ -297,7 +300,7 @@ def test_windows_of_columns_are_right_and_clean(name: str, tmp_path: Path) -> No
 def test_the_first_of_equal_places_is_found_in_any_window(tmp_path: Path) -> None:
     function = BY_NAME["middle_places"]
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["column-windows"], task, tmp_path)
     x = torch.randint(0, 9, (2, 72, 133), generator=torch.Generator().manual_seed(1)).float()
     x[0, :, 7] = float("-inf")
@@ -315,7 +318,7 @@ def test_rows_of_which_a_part_is_kept_are_right_and_clean(height: int, width: in
     squares are about the mean of what is held at first, and a part that is not has another."""
     function = BY_NAME["batch_norm_train"]
     task = task_of(function, {**SIZES, "batch": 12, "channels": 3, "height": height, "width": width})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == "kept")
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == "kept")
     text = step.write(task_op_line(task)).replace("device.sms", "3").replace("device.smem_block", "20000")
     path = tmp_path / "kept.cu"
     path.write_text(text.replace("288 / max", "32 / max"))
@@ -331,7 +334,7 @@ def test_rows_of_which_a_part_is_kept_are_as_in_pytorch_where_they_do_not_vary_o
     """A variance of rounding errors is never below zero; what is infinite or no number stays so."""
     function = BY_NAME["batch_norm_train"]
     task = task_of(function, {**SIZES, "batch": 12, "channels": 5, "height": 64, "width": 60})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == "kept")
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == "kept")
     text = step.write(task_op_line(task)).replace("device.sms", "3").replace("device.smem_block", "20000")
     path = tmp_path / "kept.cu"
     path.write_text(text.replace("288 / max", "32 / max"))
@@ -350,7 +353,7 @@ def test_vectors_that_lie_in_two_channels_are_right(tmp_path: Path) -> None:
     """Rows of whole vectors, channels of 35 elements: a vector's elements have a weight of their own each."""
     function = BY_NAME["group_norm"]
     task = task_of(function, {**SIZES, "channels": 24, "height": 5, "width": 7})
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     check(load_structure(structures["lanes"], task, tmp_path), function, task, dict(task.sizes))
 
 
@@ -359,7 +362,7 @@ def test_infinities_in_some_pieces_of_a_row_are_as_in_pytorch(name: str, tmp_pat
     """A piece of -inf alone has no greatest element to be about; a row of it has no answer."""
     function = BY_NAME[name]
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["passes"], task, tmp_path)
     x = torch.randn(4, 20000, generator=torch.Generator().manual_seed(1))
     x[0, :9000] = float("-inf")
@@ -375,7 +378,7 @@ def test_pieces_whose_means_differ_are_put_together(tmp_path: Path) -> None:
     """Squares are of differences from the mean of the row, not from those of its pieces."""
     function = BY_NAME["layernorm"]
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["passes"], task, tmp_path)
     x = torch.linspace(-3, 9, 20000).repeat(2, 1) + torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
     weight, bias = torch.linspace(0.5, 2, 20000), torch.linspace(-1, 1, 20000)
@@ -387,7 +390,7 @@ def test_sums_of_logarithms_are_right_at_both_ends_of_what_is_quick(tmp_path: Pa
     """The quick logarithm is not near enough to 0 around 1, and what f32 has no logarithm for stays so."""
     function = Function("logarithms", "return x.log().sum(-1)")
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     given = [0.0, -1.0, math.inf, math.nan, 1e-42, 1.1754e-38, 1.1756e-38, 0.5, 0.69999, 0.70001, 0.999999, 1.0]
     given += [1.000001, 1.449999, 1.450001, 1.9999999, 2.0, 3e38]
     x = torch.tensor(given)[:, None]
@@ -401,7 +404,7 @@ def test_sums_of_divergences_are_right_near_and_far_and_for_odd_numbers(tmp_path
         "divergence", "return (torch.xlogy(t, t) - t * p.log()).sum(-1)", "p: f32[rows, cols]; t: f32[rows, cols]"
     )
     task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    structures = {one.id: one for one in row_schedules(program_of(function, task)).every}
     op = load_structure(structures["stream"], task, tmp_path)
     assert "summed_divergence_of(" in (tmp_path / f"{task.name}.cu").read_text()
     plain = [0.01, 0.5, 0.59, 0.61, 0.999, 1.0, 1.0000001, 1.66, 1.68, 7.0, 1e-30, 1e-38, 1e-42, 1e19, 2e19, 1e36]
@@ -420,7 +423,7 @@ def test_elu_is_right_in_its_last_places(tmp_path: Path) -> None:
     """Its exponential is a series of the playbook's own: around zero, where 2 is halved, and where nothing is left."""
     function = Function("exponential_unit", "return F.elu(x)")
     task = task_of(function)
-    op = load_structure(every_structure(program_of(function, task))[1], task, tmp_path)
+    op = load_structure(row_schedules(program_of(function, task)).every[0], task, tmp_path)
     x = torch.cat((torch.linspace(-20, 1, 3001), torch.linspace(-0.4, 0.01, 1991), -torch.logspace(-38, 3, 1000)))
     want = F.elu(x.double())
     assert ((op(x[None])[0] - want).abs() <= 1.5 * 2**-23 * want.abs() + 1e-44).all()
@@ -433,7 +436,7 @@ def test_celu_of_a_negative_alpha_overflows_as_in_pytorch(tmp_path: Path) -> Non
     """Its exponential is of what is above zero there, and no number only where PyTorch's is none."""
     function = Function("turned", "return F.celu(x, -1.0)")
     task = task_of(function)
-    op = load_structure(every_structure(program_of(function, task))[1], task, tmp_path)
+    op = load_structure(row_schedules(program_of(function, task)).every[0], task, tmp_path)
     x = torch.tensor([[-1.0, -80.0, -88.5, -88.7, -88.73, -90.0, -104.0, -math.inf, 2.0, math.nan, 0.0, -1e-9]])
     assert torch.allclose(op(x), F.celu(x, -1.0), rtol=1e-6, atol=0, equal_nan=True)
 
@@ -442,7 +445,7 @@ def test_softplus_is_right_in_its_last_places(tmp_path: Path) -> None:
     """Its logarithm is a series of the playbook's own: where it is small, around zero, and beyond the threshold."""
     function = Function("softened", "return F.softplus(x, 2.0, 15.0)")
     task = task_of(function)
-    op = load_structure(every_structure(program_of(function, task))[1], task, tmp_path)
+    op = load_structure(row_schedules(program_of(function, task)).every[0], task, tmp_path)
     x = torch.cat(
         (torch.linspace(-40, 10, 3001), torch.linspace(-0.01, 0.01, 995), torch.tensor([7.5, 7.6, 90.0, -90.0]))
     )
@@ -472,7 +475,7 @@ def test_quotients_by_what_a_row_comes_to_are_those_of_a_division(tmp_path: Path
     wanted = function.callable(x)
     usual = x[:, 0].isfinite() & x.isfinite().all(-1) & (x != 0).any(-1)  # what NaN is as a whole number is open
     for id in ("lanes", "block"):
-        step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+        step = next(one for one in row_schedules(program_of(function, task)).every if one.id == id)
         op = load_structure(step, task, tmp_path)
         got = op(x)
         assert "quotient_of(" in (tmp_path / "quantised.cu").read_text()
@@ -486,7 +489,7 @@ def test_long_rows_of_small_elements_stay_packed_in_registers(id: str, cols: int
     """Unpacked, they do not fit, and are written to memory and read again in every sweep."""
     function = BY_NAME["layernorm_gelu"]
     task = task_of(function, {**SIZES, "rows": 128, "cols": cols})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == id)
     evaluation = evaluate(parse(step.write(task_op_line(task))), task.arguments(task.sizes), PROFILES["H200"])
     request = evaluation.build_request()
     assert request is not None
@@ -507,10 +510,10 @@ def test_what_is_read_once_of_a_few_megabytes_leaves_the_cache_first(
     function = BY_NAME[name]
     for rows, past in ((1024, True), (1 << 20, False), (16, False)):
         task = task_of(function, {**SIZES, "rows": rows})
-        step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+        step = next(one for one in row_schedules(program_of(function, task)).every if one.id == id)
         assert ("load_past(" in step.write(task_op_line(task))) == past
     task = task_of(function, {**SIZES, "rows": 1024})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == id)
     op = load_structure(step, task, tmp_path)
     for rows, cols in ((3, 1024), (5, 37)):
         check(op, function, task, sizes_at(task, rows, cols))
@@ -525,7 +528,7 @@ def test_a_quotient_is_exact_before_it_is_rounded(tmp_path: Path) -> None:
     task = task_of(function)
     greatest = torch.arange(128.0, 256.0)
     x = torch.stack([greatest, greatest / 2, -greatest / 2, greatest / 7], 1).bfloat16()
-    for step in every_structure(program_of(function, task))[:2]:
+    for step in row_schedules(program_of(function, task)).every[:2]:
         got = load_structure(step, task, tmp_path)(x)
         for one, want in zip(got, function.callable(x), strict=True):
             assert torch.equal(one, want), step.id
@@ -536,7 +539,7 @@ def test_shifts_by_all_of_a_number_or_more_are_no_plain_shifts(places: int, far:
     """An instruction's own shift by 64 or more is not defined in C++; PyTorch's leaves nothing but the sign."""
     function = Function(f"shifted_{places % 100}", f"return x << {places}, x >> {places}", "x: i64[rows, cols]")
     task = task_of(function)
-    step = draft(program_of(function, task))
+    step = row_schedules(program_of(function, task)).every[0]
     text = step.write(task_op_line(task))
     assert ("far_left_shift" in text, "far_right_shift" in text) == (far, far)
     check(load_structure(step, task, tmp_path), function, task, sizes_at(task, 3, 5))

@@ -183,13 +183,13 @@ BY_NAME = {one.name: one for one in CASES}
     [
         ("rotated", "place-vectors"),
         ("rotated_heads", "place-vectors"),
-        ("rotated_at_any_width", "draft-places"),
+        ("rotated_at_any_width", "loops"),
         ("narrow", "place-tiles"),
         ("embedded", "place-vectors"),
         ("looked_up", "place-vectors"),
         ("padded", "place-vectors"),
-        ("unpacked", "draft-places"),
-        ("joined_with_wider_numbers", "draft-places"),
+        ("unpacked", "loops"),
+        ("joined_with_wider_numbers", "loops"),
     ],
 )
 def test_moved_elements_are_right(name: str, id: str, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_every_structure_of_every_move_is_right(
 
 def test_lines_of_kernels_are_short() -> None:
     for name in ("cached", "rotated", "shuffled", "padded"):
-        for step in BY_NAME[name].answer.every:
+        for step in BY_NAME[name].answer.structures:
             text = step.write(task_op_line(BY_NAME[name].task))
             assert max(map(len, text.splitlines())) <= 120, step.id
 

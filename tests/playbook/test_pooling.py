@@ -115,7 +115,7 @@ COPIED = tuple(
 @pytest.mark.parametrize(
     ("name", "id"),
     [
-        ("overlapping", "draft-pool"),
+        ("overlapping", "loops"),
         ("line_max", "pool-strips"),
         ("long_line_max", "pool-strips"),
         ("without_padding", "pool-strips"),
@@ -167,7 +167,7 @@ def test_bulk_copies_are_for_planes_of_f32_whose_windows_overlap() -> None:
         "f32[cols, 1, 8, 64]",
         (),
     )
-    assert {"pool-strips"} <= {one.id for one in apart.answer.every} <= {"draft-pool", "pool-strips"}
+    assert {"pool-strips"} <= {one.id for one in apart.answer.every} <= {"loops", "pool-strips"}
     task = BY_NAME["overlapping"].task
     assert "pool-bulk" not in {one.id for one in answer(replace(task, gpu="A100"), BY_NAME["overlapping"].ask).every}
 

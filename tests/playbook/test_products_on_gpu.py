@@ -11,7 +11,7 @@ from tests.playbook.agreement import load_structure
 from tests.playbook.functions import draw, truth
 from tests.playbook.product_functions import BY_NAME, traced_of
 
-from tilewright.playbook.products.catalogue import answer
+from tilewright.playbook.gemms.schedules import answer
 from tilewright.records import PROFILES
 from tilewright.reference.torch_calls import call_reference
 

@@ -56,7 +56,7 @@ BY_NAME = {one.name: one for one in CASES}
 @pytest.mark.parametrize(
     ("name", "id"),
     [
-        ("sums", "draft-scan"),
+        ("sums", "loops"),
         ("backwards", "scan-rows"),
         ("exclusive", "scan-rows"),
         ("exclusive", "scan-warps"),

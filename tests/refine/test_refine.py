@@ -278,7 +278,7 @@ def test_where_a_given_file_fails_the_playbook_goes_on_with_its_own(
     assert [one.stage for one in run.attempts[:3]] == [Stage.DRAFT, Stage.DRAFT, Stage.STRUCTURE]
     assert [one.passed for one in run.attempts[:3]] == [False, True, True]
     assert run.attempts[1].summary == (
-        "first version: one thread per element; the playbook repairs no file but its own, so this is one"
+        "baseline: one launch, loops fused by what they save; the playbook repairs no file but its own, so this is one"
     )
     assert "the playbook repairs" not in run.attempts[2].summary
 

@@ -60,12 +60,12 @@ class PlaybookAuthor:
         step = fresh[situation.candidate]
         instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
         summary = step.summary + (_INSTEAD if instead else "")
-        return Proposal(kernel_text(step, situation.task, answer.notes), summary, recipe=step.id, notes=answer.notes)
+        return Proposal(kernel_text(step, situation.task), summary, recipe=step.id, notes=step.notes)
 
 
-def kernel_text(step: Structure, task: Task, notes: tuple[str, ...]) -> str:
+def kernel_text(step: Structure, task: Task) -> str:
     """The kernel file of one structure."""
-    return _with_notes(with_least_sizes(step.write(task_op_line(task)), task), notes)
+    return _with_notes(with_least_sizes(step.write(task_op_line(task)), task), step.notes)
 
 
 def _with_notes(text: str, notes: tuple[str, ...]) -> str:

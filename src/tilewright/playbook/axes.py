@@ -7,7 +7,7 @@ parts or puts several together: whatever has the dimension then has its parts.
 
 from __future__ import annotations
 
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 
 ONE = -1  # a dimension of size 1, which repeats along whatever it meets
 
@@ -46,7 +46,7 @@ class AxisTable:
         """One number for every dimension, for those who do not follow views that regroup elements."""
         found = tuple(self.find(axis) for axis in axes)
         if any(axis in self._parts for axis in found):
-            raise NotSupported("the playbook does not support a view that regroups elements here")
+            raise NoMatch
         return found
 
     def atoms(self, axes: Axes) -> Axes:
@@ -76,7 +76,7 @@ class AxisTable:
     def _join_parts(self, a: int, b: int) -> None:
         ours, theirs = self.atoms((a,)), self.atoms((b,))
         if [self.size(one) for one in ours] != [self.size(one) for one in theirs]:
-            raise NotSupported("the playbook does not support tensors whose elements were regrouped in two ways")
+            raise NoMatch
         for one, other in zip(ours, theirs, strict=True):
             self.join(one, other)
 
@@ -96,9 +96,7 @@ class AxisTable:
         waiting = list(self.atoms(kept))
         made = tuple(ONE if size[0] == 1 else self._taken(waiting, size) for size in zip(*new, strict=True))
         if waiting or None in made:
-            raise NotSupported(
-                f"the playbook does not support {what} from {list(old[0])} to {list(new[0])}, which regroups elements"
-            )
+            raise NoMatch
         return tuple(one for one in made if one is not None)
 
     def repeated(self, axes: Axes, old: Shapes, new: Shapes) -> Axes:

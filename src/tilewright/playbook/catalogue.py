@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook.cpp_text import has_quick_logarithms
-from tilewright.playbook.families import Structure
+from tilewright.playbook.families import Schedules, Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
 from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
@@ -19,10 +19,9 @@ from tilewright.playbook.structures.column_pieces import (
     pays_in_windows,
 )
 from tilewright.playbook.structures.columns import column_tiles, fits_tile, pays_in_tiles
-from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.grid_stages import GRID_STAGED_BYTES, can_post, grid_staged_rows
 from tilewright.playbook.structures.kept import can_keep, kept_rows
-from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
+from tilewright.playbook.structures.long_rows import Holding, draft_rows, draft_scattered, held_inputs, long_rows
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows, stays_packed
@@ -32,14 +31,13 @@ from tilewright.playbook.structures.teams import can_meet
 
 _TINY_ROW_BYTES = 1024  # a block of its own would have next to nothing to do
 _SHORT_ROW_BYTES = 4096  # a warp with 128 bytes a lane
-_PERSISTENT_ROW_BYTES = 16 * 1024
+_LEAST_SHARED_BYTES = 16 * 1024  # shorter rows are better off in registers
 _BLOCK_ROW_BYTES = 64 * 1024  # beyond this a multiprocessor has room for one block and little to do while it waits
 _SHARED_ROW_BYTES = 220 * 1024
 _CLUSTER_ROW_BYTES = 8 * SHARE_BYTES
 _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
 _VERY_LONG_ROW = 65536
-_VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
 _KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
 _BESIDE_OTHERS = ("kept", "cluster-stages", "grid-stages")  # for some sizes, or some GPUs, alone
@@ -47,7 +45,7 @@ _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
 @dataclass(frozen=True)
-class Way:
+class Schedule:
     """A way to compute a program. Its fragment is a file, or one of several in a file."""
 
     program: RowProgram
@@ -61,7 +59,7 @@ class Way:
         """The way as a file, with what to try where it fails or pays."""
         safer = polished = None
         quick = self.program.is_sixteen_bit or has_quick_logarithms(self.program)
-        if quick and not self.id.startswith("draft-"):
+        if quick:
             exact = partial(self._file, quick=False)
             safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact)
         if self.hints and self.program.outputs_along:
@@ -73,64 +71,59 @@ class Way:
         return self.fragment(op_line, **options).file()
 
 
-def draft(program: RowProgram) -> Structure:
-    return draft_way(program).structure
+def row_schedules(program: RowProgram) -> Schedules:
+    pays = schedules(program)
+    ids = [one.id for one in pays]
+    others = (one.structure for one in every_schedule(program) if one.id not in ids)
+    return Schedules(tuple(one.structure for one in pays), tuple(others))
 
 
-def structures(program: RowProgram) -> tuple[Structure, ...]:
-    """What comes after the draft, the most promising first."""
-    return tuple(one.structure for one in ways(program))
-
-
-def every_structure(program: RowProgram) -> tuple[Structure, ...]:
-    """All that can be written for the program, whether it pays there or not."""
-    return tuple(one.structure for one in every_way(program))
-
-
-def draft_way(program: RowProgram) -> Way:
+def simple_schedule(program: RowProgram) -> Schedule:
+    """For a small part of a file, where it takes no time however it is written."""
     if program.column_sums:
-        return _way(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
+        return _schedule(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
     if program.layout is not Layout.ROWS:
         owner = "thread" if program.layout is Layout.COLUMNS else "block"
-        return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
-    if program.task_cols >= _VAST_ROW and program.reductions:
-        return _passes(program)
+        return _schedule(
+            program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered
+        )
     if program.is_pointwise:
-        return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
-    return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
+        return _schedule(program, "draft-elements", "first version: one thread per element", draft_elements)
+    return _schedule(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
 
 
-def ways(program: RowProgram) -> tuple[Way, ...]:
-    """The same as `structures`, for a file that holds more than this program."""
+def schedules(program: RowProgram) -> tuple[Schedule, ...]:
+    """What pays at the task's sizes, the most promising first."""
     if program.layout is not Layout.ROWS:
-        return _scattered_ways(program)
+        return _scattered_schedules(program)
     if program.is_flat:
-        return (_way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
+        return (_schedule(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
     if program.column_sums:
         return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:
         summary = "16-byte vectors, blocks that are rectangles of rows and columns"
-        return (_way(program, "rectangles", summary, rectangle_elements),)
-    return _row_ways(program)
+        return (_schedule(program, "rectangles", summary, rectangle_elements),)
+    return _row_schedules(program)
 
 
-def best_way(program: RowProgram) -> Way:
+def best_schedule(program: RowProgram) -> Schedule:
     """For a file in which no other is tried: the first that is not for some sizes or GPUs alone."""
-    return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
+    return next((one for one in schedules(program) if one.id not in _BESIDE_OTHERS), simple_schedule(program))
 
 
-def every_way(program: RowProgram) -> tuple[Way, ...]:
+def every_schedule(program: RowProgram) -> tuple[Schedule, ...]:
+    """All that can be written for the program, whether it pays there or not."""
     if program.column_sums:
-        return (draft_way(program), *_strips(program))
+        return _strips(program)
     if program.layout is Layout.SEGMENTS:
-        return (draft_way(program), *_kept(program), _passes(program))
+        return (*_kept(program), _passes(program))
     if program.is_pointwise or program.layout is not Layout.ROWS:
         beside = [_windows(program)] if program.layout is Layout.COLUMNS and can_window(program) else []
-        return (draft_way(program), *{one.id: one for one in (*ways(program), *beside)}.values())
-    return (draft_way(program), *_all_row_ways(program).values())
+        return tuple({one.id: one for one in (*schedules(program), *beside)}.values())
+    return tuple(_all_row_schedules(program).values())
 
 
-def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
+def _scattered_schedules(program: RowProgram) -> tuple[Schedule, ...]:
     """Where the elements of a row are not one after the other."""
     if program.layout is Layout.SEGMENTS:
         row_bytes = program.task_cols * program.widest.itemsize
@@ -139,44 +132,44 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
     held, again = (partial(column_tiles, held=held) for held in (True, False))
     found = []
     summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
-    last = _way(program, "column-tiles-again", summary, again)
+    last = _schedule(program, "column-tiles-again", summary, again)
     if pays_in_windows(program):
         found.append(_windows(program))
     elif can_piece(program):
         summary = "pieces of the columns for blocks of their own, aligned in phases"
-        pieces = _way(program, "column-pieces", summary, column_pieces)
+        pieces = _schedule(program, "column-pieces", summary, column_pieces)
         return (last, pieces) if pays_in_tiles(program) else (pieces, last)
     elif fits_tile(program, program.task_cols):
         summary = "tiles of neighbouring rows, held in registers by teams that share the columns"
-        found.append(_way(program, "column-tiles", summary, held))
+        found.append(_schedule(program, "column-tiles", summary, held))
     return (*found, last)
 
 
-def _windows(program: RowProgram) -> Way:
+def _windows(program: RowProgram) -> Schedule:
     summary = "windows of memory after which rows lie alike in its lines, sums of their own for every vector"
-    return _way(program, "column-windows", summary, column_windows)
+    return _schedule(program, "column-windows", summary, column_windows)
 
 
-def _kept(program: RowProgram) -> tuple[Way, ...]:
+def _kept(program: RowProgram) -> tuple[Schedule, ...]:
     summary = "all blocks share a row in segments, most of it kept on chip and the rest in the cache between steps"
-    return (_way(program, "kept", summary, kept_rows),) if can_keep(program) else ()
+    return (_schedule(program, "kept", summary, kept_rows),) if can_keep(program) else ()
 
 
-def _passes(program: RowProgram) -> Way:
+def _passes(program: RowProgram) -> Schedule:
     summary = "many blocks share a row: pieces reduced in registers, put together, then the elements written"
-    return _way(program, "passes", summary, partial(pass_rows, looped=False))
+    return _schedule(program, "passes", summary, partial(pass_rows, looped=False))
 
 
-def _strips(program: RowProgram) -> tuple[Way, ...]:
+def _strips(program: RowProgram) -> tuple[Schedule, ...]:
     """With sums over rows: blocks that stay, since a strip's sums live in their registers."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     write = partial(register_rows, team=Team.PERSISTENT, teams=_around(min(vectors // 32, 16)))
     summary = "blocks that go down strips of rows, sums over rows kept in registers"
-    return (_way(program, "strips", summary, write, hints=True),)
+    return (_schedule(program, "strips", summary, write, hints=True),)
 
 
-def _row_ways(program: RowProgram) -> tuple[Way, ...]:
-    known = _all_row_ways(program)
+def _row_schedules(program: RowProgram) -> tuple[Schedule, ...]:
+    known = _all_row_schedules(program)
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
     blocks = -(-row_bytes // SHARE_BYTES)  # that it takes to hold a row
@@ -193,8 +186,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES else []
         longest = 2 * _BLOCK_ROW_BYTES if stays_packed(program) else _BLOCK_ROW_BYTES
         order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= longest else []
-        order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
-        order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
+        order += ["shared"] if row_bytes > _LEAST_SHARED_BYTES else []
         order += ["block"] if longest < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
         order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
@@ -202,34 +194,29 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     able = {
         "lanes": fits(program, Team.LANES, cols),
         "block": fits(program, Team.BLOCK, cols),
-        "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster-ahead": program.has_clusters and row_bytes <= _CLUSTER_ROW_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
         "cluster-stages": staged and 4 * STAGED_BYTES < row_bytes <= 8 * STAGED_BYTES,
         "grid-stages": staged and row_bytes <= _MULTIPROCESSORS * GRID_STAGED_BYTES // 3,
         "stream": program.sweeps == 1,
-        "passes": draft_way(program).id != "passes",
     }
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 
-def _all_row_ways(program: RowProgram) -> dict[str, Way]:
+def _all_row_schedules(program: RowProgram) -> dict[str, Schedule]:
     """By id."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     warps = _around(min(vectors // 128, 16))
     lanes = partial(register_rows, team=Team.LANES, teams=_around(vectors))
-    block, persistent = (partial(register_rows, team=team, teams=warps) for team in (Team.BLOCK, Team.PERSISTENT))
+    block = partial(register_rows, team=Team.BLOCK, teams=warps)
     stream, shared = (partial(long_rows, holding=holding) for holding in Holding)
-    make = partial(_way, program)
+    make = partial(_schedule, program)
     found = [
         make("lanes", "short rows: lanes of a warp share a row held in registers", lanes, hints=True),
         make("block", "the row held in registers by the warps of a block", block, hints=True),
         make("stream", "one block streams along the row, several 16-byte loads in flight", stream),
     ]
-    if program.columns and program.sweeps > 1:
-        summary = "blocks that stay for many rows, column vectors kept in registers"
-        found.append(make("persistent", summary, persistent, hints=True))
     if held_inputs(program):
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)
@@ -251,14 +238,14 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
     return {one.id: one for one in found}
 
 
-def _way(
+def _schedule(
     program: RowProgram,
     id: str,
     summary: str,
     write: Callable[..., Fragment],
     hints: bool = False,
-) -> Way:
-    return Way(program, id, summary, partial(write, program), hints)
+) -> Schedule:
+    return Schedule(program, id, summary, partial(write, program), hints)
 
 
 def _around(wanted: int) -> tuple[int, ...]:

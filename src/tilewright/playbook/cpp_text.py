@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.playbook import row_program
-from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS
+from tilewright.playbook.cpp_pieces import EXACT_HELPERS, QUICK_HELPERS
 from tilewright.playbook.elementwise import TABLE
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction, RowProgram
 from tilewright.records import DType

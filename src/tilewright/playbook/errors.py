@@ -21,6 +21,13 @@ class OtherAtTheLeast(NotSupported):
     """A number that follows from sizes is another where they are as small as they may be: `max(n - 1, 1)`."""
 
 
+class NoMatch(NotSupported):
+    """A graph that one kind of schedules does not take; nobody reads this, for others or the loops take it then."""
+
+    def __init__(self) -> None:
+        super().__init__("no schedule of this kind takes the graph")
+
+
 # -- refused before anything is traced --
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (

@@ -1,13 +1,12 @@
-"""The seam between understanding and writing: a family reads a traced task and answers with structures that compute it.
+"""The seam between understanding and writing: families match a traced task, each with schedules for one kind of work.
 
-A family is for one kind of work: rows, products, scans. It claims a graph by the operations in it, so that the sentence
-of a refusal comes from the family whose work it is. What no family claims, rows are tried on.
+Every graph has a baseline in loops. What a family has beside it is faster, and tried first where there is a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.playbook.tracing import ProbeSet, Trace
 from tilewright.records import Task
@@ -40,21 +39,37 @@ class Structure:
     safer: Structure | None = None  # the same with exact functions in place of quick ones
     polished: Structure | None = None  # the same with hints to the cache
     resort: bool = False  # known to lose at the task's sizes: tried only where nothing before it passes
+    notes: tuple[str, ...] = ()  # algebra that made work disappear, a sentence each, shown to the person
+
+    def noted(self, notes: tuple[str, ...]) -> Structure:
+        """The same, and its variants, with these notes."""
+        safer, polished = (replace(one, notes=notes) if one else None for one in (self.safer, self.polished))
+        return replace(self, notes=notes, safer=safer, polished=polished)
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """What a family has for a task."""
+
+    structures: tuple[Structure, ...]  # the most promising at the task's sizes first
+    others: tuple[Structure, ...] = ()  # that can be written, and do not pay there
+
+    @property
+    def every(self) -> tuple[Structure, ...]:
+        return (*self.structures, *self.others)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a family makes of a task."""
+    """What the playbook writes for a task."""
 
-    draft: Structure
-    structures: tuple[Structure, ...]  # what comes after the draft, the most promising at the task's sizes first
+    draft: Structure  # the baseline: simple, right at any size
+    structures: tuple[Structure, ...]  # what comes after it, the most promising at the task's sizes first
     every: tuple[Structure, ...]  # all that can be written, whether it pays there or not
-    notes: tuple[str, ...] = ()  # algebra that made work disappear, a sentence each, shown to the person
 
 
 @dataclass(frozen=True)
 class Family:
     name: str
     kept: frozenset[str]  # ATen operations that its reader takes whole; all others are decomposed by PyTorch's rules
-    claims: Callable[[TracedTask], bool]
-    answer: Callable[[TracedTask], Answer]  # raises `NotSupported` with the sentence for the person
+    matches: Callable[[TracedTask], Schedules | None]  # None, or `NoMatch` raised, where the graph is not of its kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.playbook.cpp_pieces import VECTOR
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, file_of, fragment, includes
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.either import EitherHeld, decided_tests
@@ -297,7 +297,7 @@ _VIEWS = ("view", "reshape", "_unsafe_view", "_reshape")
 KEPT = frozenset(PLACE_RULES)
 
 
-def _claims(traced: TracedTask) -> bool:
+def _moves(traced: TracedTask) -> bool:
     known = POINTWISE_RULES.keys() | PLACE_RULES.keys() | MOVES
     return traced.targets <= known and (bool(traced.targets & MOVES) or _regroups(traced))
 
@@ -332,13 +332,10 @@ def moved(traced: TracedTask) -> tuple[PlacedProgram, ...]:
     return tuple(found)
 
 
-def _answer(traced: TracedTask) -> Answer:
+def _matches(traced: TracedTask) -> Schedules | None:
+    if not _moves(traced):
+        return None
     programs = moved(traced)
-    first = Structure(
-        "draft-places",
-        "first version: one thread per element, which finds its places",
-        partial(file_of, partial(draft, programs)),
-    )
     later: tuple[Structure, ...] = ()
     if all(program.variables for program in programs):
         summary = "16-byte vectors of the result, each read from where its elements lie"
@@ -346,7 +343,7 @@ def _answer(traced: TracedTask) -> Answer:
     if len(programs) == 1 and crossing(programs[0]) is not None:
         summary = "squares turned in shared memory, so that reads and writes both move whole lines"
         later = (Structure("place-tiles", summary, partial(file_of, partial(tiles, programs[0]))), *later)
-    return Answer(first, later, (first, *later))
+    return Schedules(later)
 
 
-MOVES_FAMILY = Family("moves", KEPT, _claims, _answer)
+MOVES_FAMILY = Family("moves", KEPT, _matches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.playbook.axes import ONE
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
 from tilewright.playbook.row_program import NumberKind, Reduction
 from tilewright.playbook.tracing import Items, TracedNode
@@ -22,7 +22,7 @@ def _plain(op: Reduction) -> Rule:
         item, result = low.item(node, 0), node.result
         kind = NumberKind.BOOL if op in (Reduction.ANY, Reduction.ALL) else kind_of(result.dtype)
         if op.finds_place and low.kinds[item.value] is NumberKind.INT:
-            raise NotSupported(f"the playbook does not support {node.target} of whole numbers")
+            raise NoMatch
         kind = NumberKind.FLOAT if op.finds_place else kind
         item = Item(low.convert(item.value, kind), item.axes, item.sizes)
         made = low.reduce(op, item, low.dims(node, 1), low.flag(node, 2, "keepdim"))
@@ -126,7 +126,7 @@ def _vector_norm(low: Lowering, node: TracedNode) -> Lowered:
     item, dims = _as_float(low, low.item(node, 0)), low.dims(node, 2)
     order = 2.0 if low.given(node, 1, "ord") is None else low.fixed_number(node, 1, "ord")
     if order is None:
-        raise NotSupported("the playbook supports vector norms of one order, not of one that is an argument")
+        raise NoMatch
     keep = low.flag(node, 3, "keepdim")
     size = low.point("abs", item.value)
     if math.isinf(order):
@@ -136,7 +136,7 @@ def _vector_norm(low: Lowering, node: TracedNode) -> Lowered:
         return Item(low.point("sqrt", squares.value), squares.axes, squares.sizes)
     if order == 1.0:
         return low.reduce(Reduction.SUM, item, dims, keep, size)
-    raise NotSupported(f"the playbook supports vector norms of order 1, 2 and infinity, not {order:g}")
+    raise NoMatch
 
 
 def _last_dims(low: Lowering, node: TracedNode, position: int) -> tuple[int, ...]:
@@ -199,7 +199,7 @@ def _batch_norm(low: Lowering, node: TracedNode) -> Lowered:
     own = node.overload == "no_stats"
     if own or low.flag(node, 5, "training"):
         if not own:
-            raise NotSupported("the playbook does not support batch norm that changes its running statistics")
+            raise NoMatch
         over = tuple(dim for dim in range(len(item.sizes)) if dim != 1)
         variance, mean = _moments(low, item, over, False, low.constant(0.0))
         made, scale = _normal(low, item, mean.value, variance.value, low.item(node, 5, "eps").value, node)
@@ -223,7 +223,7 @@ def _group_norm(low: Lowering, node: TracedNode) -> Lowered:
     item = _as_float(low, low.item(node, 0))
     count = low.fixed_number(node, 6)
     if count is None:
-        raise NotSupported("the playbook supports group norm with one number of groups, not one that follows a size")
+        raise NoMatch
     groups = int(count)
     shapes = low.given_shapes(node)
     grouped = tuple((shape[0], groups, shape[1] // groups, *shape[2:]) for shape in shapes)

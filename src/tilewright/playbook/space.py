@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tilewright.playbook.axes import Axes
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.lowering import Item, Lowering
 from tilewright.playbook.row_program import (
     COLS,
@@ -113,10 +113,7 @@ class Space:
         for shape in shapes:
             rest = iter(lead)
             if len(set(shape)) != len(shape) or not all(axis in rest for axis in shape):
-                raise NotSupported(
-                    "the playbook cannot arrange the reference's tensors as rows and columns: their dimensions combine "
-                    "in more than one order"
-                )
+                raise NoMatch
         return lead
 
     def _column_sums(self, live: set[int], lead: Axes) -> set[int]:
@@ -140,9 +137,7 @@ class Space:
         if below:
             width = below.pop()
             if below or over not in (frozenset(), frozenset(lead[len(lead) - width :])):
-                raise NotSupported(
-                    "the playbook sums over all rows or along them, and here a sum is over some dimensions"
-                )
+                raise NoMatch
             return Layout.ROWS, lead[: len(lead) - width], lead[len(lead) - width :], ()
         if not over:
             width = self._free_width(lead)
@@ -150,9 +145,7 @@ class Space:
         runs = [(reduced, tuple(run)) for reduced, run in groupby(lead, lambda axis: axis in over)]
         layout = _LAYOUTS.get(tuple(reduced for reduced, _ in runs))
         if layout is None:
-            raise NotSupported(
-                "the playbook reduces over one run of dimensions, or over the first and the last; here they alternate"
-            )
+            raise NoMatch
         rows = tuple(axis for axis in lead if axis not in over)
         return layout, rows, tuple(axis for axis in lead if axis in over), runs[-1][1]
 
@@ -160,7 +153,7 @@ class Space:
         """The dimensions that are reduced."""
         sets = {frozenset(self.plain(axes)) for value, axes in self.low.reduced.items() if value in live}
         if len(sets) > 1:
-            raise NotSupported(f"the playbook reduces over one set of dimensions only, and here are {len(sets)}")
+            raise NoMatch
         return sets.pop() if sets else frozenset()
 
     def _free_width(self, lead: Axes) -> int:
@@ -196,14 +189,11 @@ class Space:
         # Where rows lie side by side in the columns, those of a vector have such a tensor's elements in common.
         shared = layout is Layout.COLUMNS and broadcast and not set(own_rows) & set(inner_axes)
         if broadcast and ((layout is not Layout.ROWS and not shared) or (broadcast and one.in_place)):
-            raise NotSupported(
-                f"the playbook does not support {one.name}, which has some of the dimensions and not others, where the "
-                "reduced ones are not the last"
-            )
+            raise NoMatch
         is_own = own_rows == row_axes and bool(row_axes or own_columns)
         parts = None if is_own else self._parts(own_rows, row_axes)
         if one.in_place and not (own_columns and parts is None):
-            raise NotSupported(f"the playbook changes whole tensors in place only, and {one.name} is broadcast")
+            raise NoMatch
         spans = self._parts(own_columns, col_axes) if some or (broadcast and shared) else ()
         own_cols = self._product(own_columns) if spans else ""
         return ProgramInput(one.name, one.dtype, bool(own_columns), parts, one.in_place, spans, own_cols)
@@ -234,10 +224,7 @@ class Space:
                 outputs.append(ProgramOutput(one.name, one.dtype, numbers[value.argument], True, over_rows=True))
                 continue
             if own not in (lead, row_axes):
-                raise NotSupported(
-                    f"the playbook cannot write {one.name}, which is neither as large as the largest tensor nor one "
-                    f"element per row"
-                )
+                raise NoMatch
             outputs.append(
                 ProgramOutput(one.name, one.dtype, numbers[item.value], own == lead, isinstance(one, TensorInput))
             )
@@ -254,7 +241,7 @@ class Space:
             if axis in atoms
         ]
         if not places:
-            raise NotSupported("the playbook cannot tell a size of the result from the inputs' shapes")
+            raise NoMatch
         return max(places, key=lambda one: (not one.others, len(self.plain(self.low.input_axes[one.name]))))
 
     def _constant(self, axis: int) -> int | None:
@@ -271,7 +258,7 @@ class Space:
         if constant is not None:
             return str(constant)
         if any(self._constant(one) is None for one in place.others):
-            raise NotSupported("the playbook cannot tell from the inputs' shapes how a view regroups elements")
+            raise NoMatch
         return f"({place.text} / {self._size(place.others)})"
 
     def _product(self, axes: Axes) -> str:
@@ -307,7 +294,7 @@ class Space:
         for tensor in self.task.tensors:
             if name in tensor.dimensions and not tensor.optional:
                 return f"{tensor.name}.shape[{tensor.dimensions.index(name)}]"
-        raise NotSupported(f"the playbook cannot tell the size {name} from the inputs' shapes")
+        raise NoMatch
 
     def _needs(self, lead: Axes) -> tuple[str, ...]:
         given = [one for one in self.task.tensors if not one.optional]

@@ -11,8 +11,8 @@ from functools import partial
 
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.errors import NoMatch
+from tilewright.playbook.families import Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable, of_variable
 from tilewright.playbook.places.program import PlacedProgram, whole_program
@@ -45,28 +45,28 @@ def top_program(traced: TracedTask) -> TopProgram:
     placed = whole_program(reader, "with topk")
     wholes = placed.wholes
     if len({(one.node, one.places) for one in wholes.values()}) != 1:
-        raise NotSupported("the playbook writes one topk at a time, whose values and indices are used in one order")
+        raise NoMatch
     whole = next(iter(wholes.values()))
     node = reader.nodes[whole.node]
     counts = set(reader.whole_number(whole.node, 1, "k", 0))
     if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST:
-        raise NotSupported(f"the playbook writes topk with a fixed k of at most {MOST}")
+        raise NoMatch
     if not whole.places:
-        raise NotSupported("the playbook writes topk along a dimension, and here it is of one number")
+        raise NoMatch
     dim = reader.dimension(node, 2, "dim", len(whole.places), len(whole.places) - 1)
     place = whole.places[dim]
     chosen = place.atoms[0] if len(place.terms) == 1 and place.constant.is_always(0) else None
     if count == 1 and not place.terms:
         chosen = Variable("at_chosen", reader.book.number(1))
     if not isinstance(chosen, Variable) or (place.terms and not place.terms[0][1].is_always(1)):
-        raise NotSupported("the playbook writes what topk chose in its own order")
+        raise NoMatch
     along = Variable("at_element", reader.shape(reader.source(node))[dim])
     value = reader.argument(node, 0, (*whole.places[:dim], of_variable(along), *whole.places[dim + 1 :]))
     if reader.kinds[value] is not NumberKind.FLOAT:
-        raise NotSupported("the playbook writes topk of floats only")
+        raise NoMatch
     placed = placed.renewed(reader, value)
     if any(isinstance(leaf, Whole) for leaf in placed.leaves_of((value,)).values()):
-        raise NotSupported("the playbook writes one topk at a time, not one of another")
+        raise NoMatch
     names = {one.result: name for name, one in wholes.items()}
     largest = reader.flag(node, 3, "largest", True)
     rows = tuple(one for one in placed.variables if one != chosen)
@@ -137,27 +137,23 @@ __device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
 """
 
 
-def _written(program: TopProgram, vector: bool, op_line: str) -> str:
+def _written(program: TopProgram, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
     plan.add("need", f"@rows <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
-    kernel = PlacedKernel(program.placed, plan, program.along if vector else None, quick=False)
-    if vector:
-        plan.add("tune", _warp_choices(program, kernel.width), "of a row")
-        plan.add("tune", "TEAMS = 4 | 8 | 1", "rows of a block")
-        plan.add("need", "WARPS == 1 or TEAMS == 1", "several warps of a row wait for the whole block")
-        plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
-        width_line(plan, kernel)
-    else:
-        for constant in ("WARPS = 4", "TEAMS = 1", "VECTORS = 1", "WIDTH = 1"):
-            plan.add("const", constant)
+    kernel = PlacedKernel(program.placed, plan, program.along, quick=False)
+    plan.add("tune", _warp_choices(program, kernel.width), "of a row")
+    plan.add("tune", "TEAMS = 4 | 8 | 1", "rows of a block")
+    plan.add("need", "WARPS == 1 or TEAMS == 1", "several warps of a row wait for the whole block")
+    plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
+    width_line(plan, kernel)
     body = _body(kernel, program)
     more = [("unsigned rows", "@rows"), ("int steps", "@steps")]
     block = "dim3(WARPS * 32, TEAMS)"
     text = kernel.launched("top", "ceil_div(@rows, TEAMS)", block, "WARPS * 32 * TEAMS", body, more)
     header = (
-        f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: one warp or more for a "
-        f"row.\n\nA thread keeps the {program.count} best elements that it has met, in order, in registers. Then the "
+        f"{program.placed.name}, every row read once: one warp or more for a row.\n\nA thread keeps the "
+        f"{program.count} best elements that it has met, in order, in registers. Then the "
         "lists of a warp are merged: the best of all heads, again and again. What the warps have goes through shared "
         "memory, and the first warp merges that in the same way."
     )
@@ -167,7 +163,7 @@ def _written(program: TopProgram, vector: bool, op_line: str) -> str:
     )
     worst = "-INFINITY" if program.largest else "NAN"
     constants = [f"constexpr int COUNT = {program.count};  // elements that are chosen"]
-    pieces = [*([[VECTOR]] if vector else []), *([one] for one in kernel.forms.helpers())]
+    pieces = [[VECTOR], *([one] for one in kernel.forms.helpers())]
     return fragment(
         header,
         plan,
@@ -239,13 +235,12 @@ def _met(kernel: PlacedKernel, program: TopProgram) -> list[str]:
     return ["for (int first = 0; first * VECTORS * WARPS * 32 * WIDTH < steps; ++first) {", *indented(body), "}"]
 
 
-def _answer(traced: TracedTask) -> Answer:
+def _matches(traced: TracedTask) -> Schedules | None:
+    if "topk" not in traced.targets:
+        return None
     program = top_program(traced)
-    summary = "first version: a block per row, lists of the best merged"
-    first = Structure("draft-top", summary, partial(_written, program, False))
     summary = "a block per row read once in 16-byte vectors, lists of the best kept in registers and merged"
-    later = (Structure("top-lists", summary, partial(_written, program, True)),)
-    return Answer(first, later, (first, *later))
+    return Schedules((Structure("top-lists", summary, partial(_written, program)),))
 
 
-TOP_K = Family("top-k", frozenset(("topk",)), lambda traced: "topk" in traced.targets, _answer)
+TOP_K = Family("top-k", frozenset(("topk",)), _matches)

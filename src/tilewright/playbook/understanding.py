@@ -1,27 +1,27 @@
-"""From a task to an answer: trace the reference once, and give the graph to the family whose work it is."""
+"""From a task to an answer: trace the reference once, and write its graph in loops and in the schedules that match."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.kernel_file import KernelFileError, parse
-from tilewright.playbook.attention_family import ATTENTION
-from tilewright.playbook.chains import ROWS
-from tilewright.playbook.class_losses.structures import CLASS_LOSSES
-from tilewright.playbook.convolutions.reading import held_dimensions
+from tilewright.playbook.attention.schedules import ATTENTION
+from tilewright.playbook.class_losses import CLASS_LOSSES
 from tilewright.playbook.errors import NotSupported, OtherAtTheLeast
-from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.families import Answer, Family, Schedules, Structure, TracedTask
 from tilewright.playbook.file_text import with_least_sizes
+from tilewright.playbook.gemms.convolution_program import held_dimensions
+from tilewright.playbook.gemms.schedules import PRODUCTS
 from tilewright.playbook.loops.answers import KEPT, loops_answer
 from tilewright.playbook.loops.numbers import with_whole_numbers
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
-from tilewright.playbook.pooling_family import POOLING_FAMILY
-from tilewright.playbook.products.catalogue import PRODUCTS
-from tilewright.playbook.scans_family import SCANS_FAMILY
+from tilewright.playbook.pooling.schedules import POOLING_FAMILY
+from tilewright.playbook.rows import ROWS
+from tilewright.playbook.scans.schedules import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
 from tilewright.playbook.tracing import (
     MOST_PROBED,
@@ -39,7 +39,7 @@ from tilewright.records.task import following
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import task_op_line
 
-# In the order in which they are asked; the last takes what nobody claims.
+# In the order in which they are tried.
 FAMILIES: tuple[Family, ...] = (
     ATTENTION,
     PRODUCTS,
@@ -77,19 +77,62 @@ def understand(task: Task) -> Answer:
 
 
 def answer(task: Task, ask: Ask) -> Answer:
-    """The same with traces from whoever makes them: the family whose work it is, or loops where that has no file."""
+    """The same with traces from whoever makes them: schedules that match the graph, and loops as the baseline."""
+    found = _schedules(task, ask)
+    if not found.structures:
+        return any_graph(task, ask)
+    try:
+        sizes, loops = _in_loops(task, ask)
+    except Exception:  # no rule for something that the schedules know, or a fault, which takes no schedule away
+        return Answer(found.structures[0], found.structures[1:], found.every)
+    draft = replace(loops.draft, resort=True)
+    if sizes >= found.sizes:
+        return Answer(draft, found.structures, (draft, *found.every))
+    return Answer(found.structures[0], (*found.structures[1:], draft), (*found.every, draft))
+
+
+def check_supported(task: Task, ask: Ask) -> None:
+    """Raises `NotSupported` where there is no answer."""
+    if not _schedules(task, ask).structures:
+        any_graph(task, ask)
+
+
+@dataclass(frozen=True)
+class _Found(Schedules):
+    sizes: int = 0  # dimensions that may vary
+
+
+def _schedules(task: Task, ask: Ask) -> _Found:
+    """Of the first family that matches; empty where none does, or its file would be too long."""
     try:
         traced = traced_task(task, ask)
-        family = next((one for one in FAMILIES if one.claims(traced)), FAMILIES[-1])
-        found = family.answer(traced)
-        parse(found.draft.write(task_op_line(task)))
+        for family in FAMILIES:
+            if (found := _matched(family, traced)) is not None and found.structures:
+                parse(found.structures[0].write(task_op_line(task)))
+                return _Found(found.structures, found.others, _varying(traced))
     except (NotSupported, KernelFileError):
-        return any_graph(task, ask)
-    return found
+        pass
+    return _Found(())
+
+
+def _matched(family: Family, traced: TracedTask) -> Schedules | None:
+    try:
+        return family.matches(traced)
+    except NotSupported:
+        return None
+
+
+def _varying(traced: TracedTask) -> int:
+    return 0 if traced.probes.fixed else sum(one.varies for one in traced.task.free)
 
 
 def any_graph(task: Task, ask: Ask) -> Answer:
     """A baseline of whatever operations have rules: for all sizes where the graph stays the same, else for fewer."""
+    return _in_loops(task, ask)[1]
+
+
+def _in_loops(task: Task, ask: Ask) -> tuple[int, Answer]:
+    """The same with how many dimensions may vary."""
     for held, probes in _attempts(task):
         try:
             *traces, own = ask(TraceRequest(held, (*probes.probes, Probe(task.sizes, {})), KEPT)).traces
@@ -97,16 +140,18 @@ def any_graph(task: Task, ask: Ask) -> Answer:
                 alike = same_graph((traces[0], own))  # small sizes may be read otherwise, by another name for a view
                 least = _at_the_least(held, probes, ask)
                 least = least if least and same_graph((traces[0], least)) else None
+                traced = TracedTask(held, tuple(traces), probes)
                 try:
-                    return loops_answer(TracedTask(held, tuple(traces), probes), own if alike else None, least)
+                    return _varying(traced), loops_answer(traced, own if alike else None, least)
                 except OtherAtTheLeast:
                     two = _from_two(held)
-                    found = loops_answer(TracedTask(two, tuple(traces), probes), own if alike else None)
+                    found = loops_answer(replace(traced, task=two), own if alike else None)
                     draft = replace(found.draft, write=partial(_with_least_sizes, found.draft, two))
-                    return replace(found, draft=draft, every=(draft,))
+                    return _varying(traced), replace(found, draft=draft, every=(draft,))
         except (ReferenceProblem, NotSupported):
             pass  # what follows from nothing known; anything else comes again at the own sizes
-    return loops_answer(_fixed(task, ask, KEPT))
+    traced = _fixed(task, ask, KEPT)
+    return _varying(traced), loops_answer(traced)
 
 
 def _at_the_least(task: Task, probes: ProbeSet, ask: Ask) -> Trace | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written
 
-from tilewright.playbook.convolutions.direct import can_write, direct_convolution
+from tilewright.playbook.gemms.convolution_direct import can_write, direct_convolution
 from tilewright.records import DType
 
 _ALLOWED = {DType.F32: 2e-6, DType.F16: 1.2e-3, DType.BF16: 9e-3}

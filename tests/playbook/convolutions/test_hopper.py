@@ -19,10 +19,10 @@ from tests.playbook.convolutions.written import Written
 import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
-from tilewright.playbook.convolutions.hopper import can_write, hopper_convolution
-from tilewright.playbook.convolutions.hopper_geometry import Axis, Geometry
-from tilewright.playbook.convolutions.program import Window
-from tilewright.playbook.products.program import Extent
+from tilewright.playbook.gemms.convolution_hopper import can_write, hopper_convolution
+from tilewright.playbook.gemms.convolution_hopper_geometry import Axis, Geometry
+from tilewright.playbook.gemms.convolution_program import Window
+from tilewright.playbook.gemms.program import Extent
 from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
 from tilewright.toolchain import build_plan

@@ -13,9 +13,9 @@ from tests.playbook.convolutions.written import Written
 import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
-from tilewright.playbook.convolutions import hopper_geometry
-from tilewright.playbook.convolutions.hopper import hopper_convolution
-from tilewright.playbook.convolutions.hopper_geometry import Geometry
+from tilewright.playbook.gemms import convolution_hopper_geometry
+from tilewright.playbook.gemms.convolution_hopper import hopper_convolution
+from tilewright.playbook.gemms.convolution_hopper_geometry import Geometry
 from tilewright.records import BuildFailure, DType, Launch, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
 from tilewright.toolchain import build_plan
@@ -47,8 +47,8 @@ APART = {
 
 @pytest.fixture(autouse=True)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_geometry, "LEAST_COPIED_AHEAD", 0)
-    monkeypatch.setattr(hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
+    monkeypatch.setattr(convolution_hopper_geometry, "LEAST_COPIED_AHEAD", 0)
+    monkeypatch.setattr(convolution_hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
 
 
 def _text(form: Written) -> str:

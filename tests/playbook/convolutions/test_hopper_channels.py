@@ -13,8 +13,8 @@ from tests.playbook.placed import Placed
 
 import tilewright
 from tilewright.kernel_file import parse
-from tilewright.playbook.convolutions import hopper_geometry
 from tilewright.playbook.families import Structure
+from tilewright.playbook.gemms import convolution_hopper_geometry
 from tilewright.records import BuildFailure, Precision
 from tilewright.records.gpu import PROFILES
 from tilewright.tasks import task_op_line
@@ -147,8 +147,8 @@ def test_work_over_channels_is_right(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_so_it_is_where_the_input_is_copied_by_the_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_geometry, "LEAST_COPIED_AHEAD", 0)
-    monkeypatch.setattr(hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
+    monkeypatch.setattr(convolution_hopper_geometry, "LEAST_COPIED_AHEAD", 0)
+    monkeypatch.setattr(convolution_hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
     case = replace(CASES["least_rounded"], at=({**_AT, "height": 30, "width": 12, "keys": 64},))
     tensors = draw(case.task, case.task.complete({**case.task.sizes, **case.at[0]}), 1)
     assert "copy_input" not in _fused(case).write(task_op_line(case.task))

@@ -13,8 +13,8 @@ from tests.playbook.convolutions.written import Written
 
 import tilewright
 from tilewright.kernel_file import parse
-from tilewright.playbook.convolutions.hopper import can_write, hopper_convolution
-from tilewright.playbook.convolutions.hopper_geometry import Geometry
+from tilewright.playbook.gemms.convolution_hopper import can_write, hopper_convolution
+from tilewright.playbook.gemms.convolution_hopper_geometry import Geometry
 from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.toolchain import build_plan
 from tilewright.verify.expectation import expectations

@@ -13,8 +13,8 @@ from tests.playbook.convolutions.test_hopper_exact import EXACT, error_ratio
 from tests.playbook.convolutions.written import Written
 
 import tilewright
-from tilewright.playbook.convolutions import hopper_geometry
-from tilewright.playbook.convolutions.hopper import hopper_convolution
+from tilewright.playbook.gemms import convolution_hopper_geometry
+from tilewright.playbook.gemms.convolution_hopper import hopper_convolution
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,8 +35,8 @@ def test_convolutions_are_right(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", AHEAD)
 def test_those_that_copy_their_input_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_geometry, "LEAST_COPIED_AHEAD", 0)
-    monkeypatch.setattr(hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
+    monkeypatch.setattr(convolution_hopper_geometry, "LEAST_COPIED_AHEAD", 0)
+    monkeypatch.setattr(convolution_hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
     form = AHEAD[name]
     _check(replace(form, batch=33, lengths=tuple(one * 4 for one in form.lengths)), ALLOWED[form.dtype], tmp_path)
 

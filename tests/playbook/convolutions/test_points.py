@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written, in_runs
 
-from tilewright.playbook.convolutions.catalogue import convolution_ways
-from tilewright.playbook.convolutions.points import can_write, point_convolution
-from tilewright.playbook.products.plan_text import Choices
+from tilewright.playbook.gemms.convolution_points import can_write, point_convolution
+from tilewright.playbook.gemms.plan_text import Choices
+from tilewright.playbook.gemms.schedules import convolution_schedules
 from tilewright.records import DType, Precision
 
 _ALLOWED = {DType.F32: 3e-3, DType.F16: 1.2e-3, DType.BF16: 9e-3}
@@ -84,7 +84,7 @@ def test_windows_strides_and_many_channels_are_not_for_it() -> None:
 def test_it_comes_first_where_memory_bounds() -> None:
     def ids(arch: str, *channels: int) -> list[str]:
         made = (Written((128, 128), (1, 1), batch=16, channels=one, filters=one).convolution for one in channels)
-        return [one.id for one in convolution_ways(tuple(made), arch)]
+        return [one.id for one in convolution_schedules(tuple(made), arch)]
 
     assert ids("sm_90a", 64)[:2] == ["convolution-points", "convolution-hopper"]
     assert ids("sm_80", 64)[0] == "convolution-points"

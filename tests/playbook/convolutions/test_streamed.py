@@ -12,8 +12,8 @@ from tests.playbook.convolutions.written import Written
 
 import tilewright
 from tilewright.kernel_file import parse
-from tilewright.playbook.convolutions.catalogue import convolution_ways
-from tilewright.playbook.convolutions.streamed import Streams, can_write, streamed_convolution
+from tilewright.playbook.gemms.convolution_streamed import Streams, can_write, streamed_convolution
+from tilewright.playbook.gemms.schedules import convolution_schedules
 from tilewright.playbook.row_program import Load
 from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
@@ -139,9 +139,9 @@ def test_a_file_builds_and_hardly_spills(name: str) -> None:
 
 def test_an_input_may_have_the_name_of_a_number_in_the_kernel() -> None:
     one = replace(QUICK["line"], activation="").convolution
-    inputs = tuple(replace(each, name="e") if each.name == "bias" else each for each in one.finish.inputs)
-    values = tuple(Load("e") if each == Load("bias") else each for each in one.finish.values)
-    named = replace(one, finish=replace(one.finish, inputs=inputs, values=values))
+    inputs = tuple(replace(each, name="e") if each.name == "bias" else each for each in one.epilogue.inputs)
+    values = tuple(Load("e") if each == Load("bias") else each for each in one.epilogue.values)
+    named = replace(one, epilogue=replace(one.epilogue, inputs=inputs, values=values))
     text = streamed_convolution(named, "conv(x, w, e) -> out").file()
     assert "__restrict__ e_" in text
     assert "__restrict__ e," not in text
@@ -168,7 +168,7 @@ def test_it_comes_first_where_memory_bounds() -> None:
     plane = Written((256, 256), (3, 3), batch=8, channels=64, filters=64)
 
     def ids(form: Written, arch: str = "sm_90a") -> list[str]:
-        return [one.id for one in convolution_ways((form.convolution,), arch)]
+        return [one.id for one in convolution_schedules((form.convolution,), arch)]
 
     assert ids(long)[:2] == ["convolution-streamed", "convolution-hopper"]
     assert "convolution-streamed" not in ids(long, "sm_80")

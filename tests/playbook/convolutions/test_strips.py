@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written
 
-from tilewright.playbook.convolutions.catalogue import convolution_ways
-from tilewright.playbook.convolutions.strips import can_write, strip_convolution
+from tilewright.playbook.gemms.convolution_strips import can_write, strip_convolution
+from tilewright.playbook.gemms.schedules import convolution_schedules
 from tilewright.records import DType
 
 _ALLOWED = 2e-6
@@ -46,5 +46,5 @@ def test_strips_are_for_planes_one_by_one_on_hopper() -> None:
     assert not can_write(Written((21, 128), (3, 3), channels=3, filters=3).convolution)
     assert not can_write(replace(plain, transposed=True).convolution)
     assert not can_write(Written((300,), (3,), groups=3).convolution)
-    assert convolution_ways((plain.convolution,), "sm_90a")[0].id == "convolution-strips"
-    assert "convolution-strips" not in [one.id for one in convolution_ways((plain.convolution,), "sm_80")]
+    assert convolution_schedules((plain.convolution,), "sm_90a")[0].id == "convolution-strips"
+    assert "convolution-strips" not in [one.id for one in convolution_schedules((plain.convolution,), "sm_80")]

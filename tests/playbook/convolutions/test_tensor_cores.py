@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written
 
-from tilewright.playbook.convolutions.tensor_cores import can_write, tensor_core_convolution
-from tilewright.playbook.products.plan_text import Choices
+from tilewright.playbook.gemms.convolution_tensor_cores import can_write, tensor_core_convolution
+from tilewright.playbook.gemms.plan_text import Choices
 from tilewright.records import DType, Precision
 
 _TF32 = 3e-3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.playbook.convolutions.written import Written
 
-from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
+from tilewright.playbook.gemms.convolution_tensor_cores_rows import has_long_rows, long_row_convolution
 from tilewright.records import DType, Precision
 
 _EXACT = Precision.STRICT

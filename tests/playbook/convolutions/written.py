@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 import tilewright
-from tilewright.playbook.convolutions.program import Convolution, Window
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.program import Extent
+from tilewright.playbook.gemms.convolution_program import Convolution, Window
+from tilewright.playbook.gemms.program import Extent
 from tilewright.playbook.row_program import (
     Load,
     NumberKind,

@@ -114,15 +114,15 @@ class Written:
 
 
 def written(name: str, make: Make) -> list[Written]:
-    """Every kernel file of a task; none where the playbook has no answer."""
+    """Every file of a schedule for a task; those of the loops are not listed: all change together."""
     try:
         task = make()
         with JudgingReference(task.reference, task.function) as reference:
             found = answer(task, lambda request: reference.call(_TRACE, request, Traces))
     except (TaskError, NotSupported):
         return []
-    steps = [step for one in (found.draft, *found.structures, *found.every) for step in with_variants(one)]
-    texts = {one.id: kernel_text(one, task, found.notes) for one in steps}
+    steps = [step for one in (*found.structures, *found.every) for step in with_variants(one) if step.id != "loops"]
+    texts = {one.id: kernel_text(one, task) for one in steps}
     return [Written(name, structure, text, task) for structure, text in texts.items()]
 
 

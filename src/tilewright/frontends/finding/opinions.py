@@ -16,7 +16,7 @@ from tilewright.frontends.finding.regions import Region, chain_function, state_o
 from tilewright.frontends.finding.report import RegionKind
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.tracing import TraceRequest, Traces, trace
-from tilewright.playbook.understanding import answer
+from tilewright.playbook.understanding import check_supported
 from tilewright.records import Dimension, Task, TaskOutput, TensorInput
 from tilewright.reference import ReferenceProblem
 from tilewright.tasks.reading.python_source import usable_name
@@ -38,7 +38,7 @@ def playbook_refusal(region: Region, gpu: str) -> str:
             raise ReferenceProblem(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
 
     try:
-        answer(task, ask)
+        check_supported(task, ask)
     except NotSupported as refusal:
         return str(refusal)
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.playbook.attention.scores import ScoreReader, Scores, peeled_factors, read_scores, scale_text
-from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.errors import NoMatch
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import kind_of
 from tilewright.playbook.places.indices import Index, Quotient, Remainder, Variable, of_variable
@@ -66,7 +66,7 @@ def attention_program(traced: TracedTask) -> Attention:
     reader = ScoreReader(traced, rules, PRODUCTS)
     placed = whole_program(reader, "of attention")
     if len(placed.outputs) != 1:
-        raise _unlike()
+        raise NoMatch
     result_leaf, result = _only_product(placed)
     node = reader.nodes[result.node]
     row, column = _variable(result.places[-2], "at_row", reader), _variable(result.places[-1], "at_column", reader)
@@ -77,7 +77,7 @@ def attention_program(traced: TracedTask) -> Attention:
     softmax, is_safe = _softmax(reader, weights)
     dim = reader.dimension(reader.nodes[softmax.node], 1, "dim", len(softmax.places))
     if softmax.places[dim] != of_variable(along):
-        raise _unlike()
+        raise NoMatch
     score = reader.argument(reader.nodes[softmax.node], 0, softmax.places)
     score_leaf, product, swapped = _score_product(reader, score, along)
     first = reader.nodes[product.node]
@@ -94,7 +94,7 @@ def attention_program(traced: TracedTask) -> Attention:
         reads.append(_read(reader, bare))
         factors.append(numbers)
     if factors[2]:
-        raise _unlike()
+        raise NoMatch
     own = next(index for index, one in enumerate(reader.values) if one == Load(score_leaf))
     scores = read_scores(reader, score, own, row, along)
     scores = replace(scores, scale=_with_factors(scores.scale, factors[0] + factors[1]))
@@ -104,10 +104,6 @@ def attention_program(traced: TracedTask) -> Attention:
         placed, query, key, weighed, (), (), row, along, depth, column, scores, score_leaf, result_leaf, is_safe
     )
     return _checked(_with_units(_split_heads(made)))
-
-
-def _unlike() -> NotSupported:
-    return NotSupported("the playbook writes attention as softmax(q @ k^T) @ v, scaled and masked, and this is more")
 
 
 # -- reading --
@@ -120,10 +116,10 @@ def _as_whole(reader: PlaceReader, index: int, node: TracedNode, places: Places)
 def _only_product(placed: PlacedProgram) -> tuple[str, Whole]:
     wholes = placed.wholes
     if len(wholes) != 1:
-        raise _unlike()
+        raise NoMatch
     ((name, whole),) = wholes.items()
     if whole.conditions or len(whole.places) < 2:
-        raise _unlike()
+        raise NoMatch
     return name, whole
 
 
@@ -133,11 +129,11 @@ def _variable(place: Index, wanted: str, reader: ScoreReader) -> Variable:
         return Variable(wanted, reader.book.number(1))
     atom = place.atoms[0] if len(place.terms) == 1 and place.terms[0][1].is_always(1) else None
     if not place.constant.is_always(0) or not isinstance(atom, (Variable, Remainder, Quotient)):
-        raise _unlike()
+        raise NoMatch
     if isinstance(atom, Remainder):
         return Variable(wanted, atom.divisor)
     if isinstance(atom, Quotient):
-        raise _unlike()
+        raise NoMatch
     return atom
 
 
@@ -147,7 +143,7 @@ def _softmax(reader: ScoreReader, weights: int) -> tuple[Whole, bool]:
     made = reader.values[bare]
     leaf = reader.leaves[made.input] if isinstance(made, Load) else None
     if not isinstance(leaf, Whole) or reader.nodes[leaf.node].target not in SOFTMAXES or factors:
-        raise _unlike()
+        raise NoMatch
     return leaf, reader.nodes[leaf.node].target == SAFE_SOFTMAX
 
 
@@ -155,15 +151,15 @@ def _score_product(reader: ScoreReader, score: int, along: Variable) -> tuple[st
     """The product that scores are made of; and whether it is of keys and queries, the other way round."""
     found = {name: leaf for name, leaf in _leaves(reader, score) if isinstance(leaf, Whole)}
     if len(found) != 1:
-        raise _unlike()
+        raise NoMatch
     ((name, leaf),) = found.items()
     if reader.nodes[leaf.node].target not in PRODUCTS or leaf.conditions:
-        raise _unlike()
+        raise NoMatch
     if leaf.places[-1] == of_variable(along):
         return name, leaf, False
     if leaf.places[-2] == of_variable(along):
         return name, leaf, True
-    raise _unlike()
+    raise NoMatch
 
 
 def _leaves(reader: ScoreReader, value: int) -> list[tuple[str, object]]:
@@ -182,7 +178,7 @@ def _read(reader: ScoreReader, value: int) -> Read:
     made = reader.values[value]
     leaf = reader.leaves[made.input] if isinstance(made, Load) else None
     if not isinstance(leaf, Read) or leaf.conditions or leaf.place.lookups:
-        raise NotSupported("the playbook takes queries, keys and values as they lie in memory, not computed on the way")
+        raise NoMatch
     return leaf
 
 
@@ -208,12 +204,12 @@ def _split_heads(made: Attention) -> Attention:
         (variable,) = found.index.atoms
         assert isinstance(variable, Variable)
         if not found.divisor.divides(variable.size):
-            raise _unlike()
+            raise NoMatch
         outer = Variable(f"{variable.name}_outer", variable.size.over(found.divisor))
         inner = Variable(f"{variable.name}_inner", found.divisor)
         joined = of_variable(outer).times(found.divisor).plus(of_variable(inner))
         made = _changed(made, variable, (outer, inner), joined)
-    raise _unlike()
+    raise NoMatch
 
 
 def _divided(index: Index) -> list[Quotient | Remainder]:
@@ -253,7 +249,7 @@ def _checked(made: Attention) -> Attention:
     known = {*made.heads, made.row, made.along, made.depth, made.column}
     for index in (made.query.place, made.key.place, made.value.place, *(one.place for one in made.placed.outputs)):
         if any(atom not in known for atom in index.atoms):
-            raise _unlike()
+            raise NoMatch
     innermost = (
         (made.query, made.depth, (made.along, made.column)),
         (made.key, made.depth, (made.row, made.column)),
@@ -262,7 +258,7 @@ def _checked(made: Attention) -> Attention:
     for read, inner, foreign in innermost:
         factor = read.place.factor(inner)
         if factor is None or not factor.is_always(1) or any(read.place.mentions(one) for one in foreign):
-            raise NotSupported("the playbook takes queries, keys and values whose elements lie side by side in memory")
+            raise NoMatch
     if len({made.query.dtype, made.key.dtype, made.value.dtype}) > 1 or not made.query.dtype.is_float:
-        raise NotSupported("the playbook writes attention of queries, keys and values of one type")
+        raise NoMatch
     return made

@@ -38,8 +38,9 @@ def loops_answer(traced: TracedTask, own: Trace | None = None, least: Trace | No
     notes = [_shown(number, group) for number, group in enumerate(groups)]
     write = partial(_written, traced, program, groups, memory)
     count = "one launch" if len(groups) == 1 else f"{len(groups)} launches"
-    draft = Structure("loops", f"baseline: {count}, loops fused by what they save", write)
-    return Answer(draft, (), (draft,), tuple(notes) if len(groups) > 1 else ())
+    shown = tuple(notes) if len(groups) > 1 else ()
+    draft = Structure("loops", f"baseline: {count}, loops fused by what they save", write, notes=shown)
+    return Answer(draft, (), (draft,))
 
 
 def _written(traced: TracedTask, program: Program, groups: list[Group], memory: Memory, op_line: str) -> str:

@@ -6,7 +6,7 @@ import re
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.places.vectors import each_element, zero_of
-from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.kernel import PoolKernel
 from tilewright.playbook.row_program import Load
 
 _LONG_WINDOW = 6  # taps from which a thread slides along several results

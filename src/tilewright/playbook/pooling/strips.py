@@ -5,8 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
-from tilewright.playbook.pooling.draft import PoolKernel
-from tilewright.playbook.pooling.program import PoolProgram, Window
+from tilewright.playbook.pooling.kernel import PoolKernel, PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
 from tilewright.playbook.templates import sections
 
@@ -22,7 +21,7 @@ _NAMES = "span cells most tile tiles left strips chunks planes units"
 def strips(program: PoolProgram, op_line: str) -> Fragment:
     """Columns first, in registers; then rows, through shared memory."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    kernel = PoolKernel(program, plan, vector=True, quick=True)
+    kernel = PoolKernel(program, plan)
     more, grid = _strips_plan(kernel, plan)
     body = strip_body(kernel)
     block = f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}"

@@ -11,7 +11,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
-from tilewright.playbook.structures.draft import LoopedRows, longer_rows
+from tilewright.playbook.structures.long_rows import LoopedRows, longer_rows
 from tilewright.playbook.structures.teams import Exchange, Team, can_meet
 from tilewright.playbook.templates import sections
 

@@ -18,7 +18,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.columns import ColumnKernel, without_shuffles
-from tilewright.playbook.structures.parts import TRIGGER, WAIT, Part
+from tilewright.playbook.structures.sums import TRIGGER, WAIT, Part
 from tilewright.playbook.templates import sections
 
 _CUDA = sections("structures/column_pieces")

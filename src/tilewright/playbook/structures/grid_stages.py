@@ -16,9 +16,9 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, RowProgram
-from tilewright.playbook.structures.about import own_values
-from tilewright.playbook.structures.draft import LoopedRows, longer_rows
-from tilewright.playbook.structures.stage_helpers import GRID_ELEMENTS, MOMENTS, POSTING, RING, Shares
+from tilewright.playbook.structures.long_rows import LoopedRows, longer_rows
+from tilewright.playbook.structures.stages import GRID_ELEMENTS, MOMENTS, POSTING, RING, Shares
+from tilewright.playbook.structures.sums import own_values
 from tilewright.playbook.structures.teams import BARRIERS, WARP_REDUCE
 
 _STAGE_BYTES = 8192

@@ -13,8 +13,8 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import Layout, RowProgram
-from tilewright.playbook.structures.about import Correction, about, own_values, passes_of
 from tilewright.playbook.structures.ahead import COPY
+from tilewright.playbook.structures.sums import Correction, about, own_values, passes_of
 from tilewright.playbook.structures.teams import Exchange, Team, can_meet
 
 _HELD_BYTES = 288  # of a row, in a thread's registers

@@ -14,17 +14,19 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element, repeats
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
-from tilewright.playbook.structures.about import (
+from tilewright.playbook.structures.sums import (
     CORRECTIONS,
     COUNT,
     HELPERS,
+    TRIGGER,
+    WAIT,
     About,
     Correction,
+    Part,
     about,
     own_values,
     passes_of,
 )
-from tilewright.playbook.structures.parts import TRIGGER, WAIT, Part
 
 _HELD_BYTES = 256  # of a piece, in a thread's registers
 _VAST = 1 << 28  # elements from which larger pieces pay

@@ -17,8 +17,8 @@ from tilewright.playbook.file_text import (
 )
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
-from tilewright.playbook.structures.column_sums import NOTE, StripSums
-from tilewright.playbook.structures.draft import LoopedRows, longer_rows
+from tilewright.playbook.structures.long_rows import LoopedRows, longer_rows
+from tilewright.playbook.structures.sums import NOTE, StripSums
 
 
 class Team(str, Enum):

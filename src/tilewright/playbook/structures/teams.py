@@ -14,8 +14,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import PlanLines
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.structures.about import CORRECTIONS, Correction, about, own_values, passes_of
-from tilewright.playbook.structures.parts import SCRATCH_DTYPES
+from tilewright.playbook.structures.sums import CORRECTIONS, SCRATCH_DTYPES, Correction, about, own_values, passes_of
 from tilewright.playbook.templates import sections
 
 _CUDA = sections("structures/teams")

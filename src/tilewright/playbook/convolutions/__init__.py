@@ -1,1 +1,0 @@
-"""Convolutions: what they are as a record, and the structures that write them."""
