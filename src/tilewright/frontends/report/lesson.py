@@ -1,24 +1,15 @@
-"""From a run to a lesson: what is computed, how fast it could be, how the kernel does it, step by step, exercises."""
+"""From a run to a lesson: what is computed, how fast it could be, how the kernel does it, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures, runs
-from tilewright.frontends.report.emulated import (
-    Counted,
-    Look,
-    NotCountable,
-    Say,
-    count_lines,
-    exercise_sections,
-    exercises,
-    look_at,
-)
+from tilewright.frontends.report.emulated import Counted, Look, NotCountable, count_lines, look_at
 from tilewright.frontends.report.run_report import diff_text
 from tilewright.measure.floor import peak_tflops
 from tilewright.prompts.replies import whole_summary
@@ -31,17 +22,14 @@ _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
 
-def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> doc.Document:
-    """The whole lesson. `name`: the run as the reader's commands call it, in the folder that `place` says in words.
-
-    Emulation takes seconds, at most minutes.
-    """
-    return _Writer(folder, run, name, say, place).lesson()
+def lesson_of(folder: RunFolder, run: Run, say: Callable[[str], None]) -> doc.Document:
+    """The whole lesson. Emulation takes seconds, at most minutes."""
+    return _Writer(folder, run, say).lesson()
 
 
 class _Writer:
-    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say, place: str) -> None:
-        self._folder, self._run, self._name, self._say, self._place = folder, run, name, say, place
+    def __init__(self, folder: RunFolder, run: Run, say: Callable[[str], None]) -> None:
+        self._folder, self._run, self._say = folder, run, say
         self._words = doc.Glossary()
         self._best = run.best
         self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
@@ -63,9 +51,6 @@ class _Writer:
             *step_sections(self._folder, run, self._words, terms),
             *([doc.Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
         ]
-        if self._best:
-            made = exercises(run, self._best, self._name, self._text, self._say)
-            sections += exercise_sections(made, self._place, self._words)
         return doc.Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
 
     # -- sections --

@@ -159,8 +159,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "cut": cut,
+        "cut_lines": lambda text: "\n".join(map(cut, text.split("\n"))),
         "picture": picture,
-        "percent": lambda fraction: "" if fraction is None else f"{fraction:.0%}",
         "kind": lambda part: type(part).__name__,
     }
     return environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,13 +125,14 @@ def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
     return report, tuple(folder.path / file for file in files)
 
 
-def suite_report(report: SuiteReport) -> doc.Document:
+def suite_report(report: SuiteReport, pages: Mapping[str, str] | None = None) -> doc.Document:
+    """`pages`: the address of each task's run, by the task's id; without them names lead to kernel files."""
     suite, summary = report.suite, report.summary
     short = [*doc.say_each(_heading(report)), *_figures(summary)]
     if summary.against:
         for name, picture in ((SPEEDUPS, speedup_picture), (CURVES, fast_picture)):
             short.append(doc.Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
-    sections = [doc.Section("", tuple(short)), doc.Section("Tasks", (_tasks(report),))]
+    sections = [doc.Section("", tuple(short)), doc.Section("Tasks", (_tasks(report, pages),))]
     failed = [one for one in report.tasks if one.status is not Status.MADE]
     if failed:
         reasons = tuple((doc.Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
@@ -184,7 +185,7 @@ def _figures(summary: Summary) -> Iterator[doc.Block]:
         yield doc.say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
 
 
-def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
+def _task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     """The headings of the table of tasks, and the cells of each task that is done."""
     measured = bool(report.summary.against)
     heads = ["task", "verdict", "time"]
@@ -205,11 +206,17 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _tasks(report: SuiteReport) -> doc.Table:
-    heads, cells = task_cells(report)
+def _tasks(report: SuiteReport, pages: Mapping[str, str] | None) -> doc.Table:
+    heads, cells = _task_cells(report)
+    files = {one.id: one.kernel for one in report.tasks} if pages is None else pages
     rows: list[tuple[doc.Cell, ...]] = []
     for one, (name, *others) in zip(report.tasks, cells, strict=True):
-        rows.append(((doc.Link(name, file=one.kernel),) if one.kernel else name, *others))
+        file = files.get(one.id)
+        rows.append(((doc.Link(name, file=file),) if file else name, *others))
+    if pages is not None:
+        done = {one.id for one in report.tasks}
+        waiting = [one for one in report.suite.tasks if one.id not in done]
+        rows += [(one.name, "waiting", *[""] * (len(heads) - 2)) for one in waiting]
     return doc.Table(tuple(heads), tuple(rows))
 
 
