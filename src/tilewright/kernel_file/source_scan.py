@@ -1,6 +1,6 @@
-"""Checks of the C++ text of a kernel file: allowed headers; no host code, state, heap, prints or clocks.
+"""Checks of the C++ text of a kernel file: allowed headers; no host code, heap, prints or clocks.
 
-Works on tokens; what macros hide is found in the compiled PTX. Returns a `SourceSummary` for the static checks.
+Works on tokens; writes to globals, and what macros hide, are found in the compiled PTX. Returns a `SourceSummary` for the static checks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from tilewright.kernel_file import words
 from tilewright.kernel_file.compiled_plan import SourceSummary
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
-from tilewright.kernel_file.device_state import find_device_state
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 
 # -- inline assembly --
@@ -171,7 +170,6 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[SourceSummary, lis
     bodies = macro_bodies(cpp)
     _tokens(cpp, cpp.code)
     _tokens(cpp, bodies)
-    find_device_state(cpp)
     identifiers = frozenset(token.text for tokens in (cpp.code, bodies) for token in tokens if token.kind == "ident")
     return SourceSummary(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
 
