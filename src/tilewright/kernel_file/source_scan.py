@@ -1,6 +1,7 @@
 """Checks of the C++ text of a kernel file: allowed headers; no host code, heap, prints or clocks.
 
-Works on tokens; writes to globals, and what macros hide, are found in the compiled PTX. Returns a `SourceSummary` for the static checks.
+Works on tokens; writes to globals, and what macros hide, are found in the compiled PTX. Returns a `SourceSummary` for
+the static checks.
 """
 
 from __future__ import annotations

@@ -276,7 +276,6 @@ class Session:
                 device,
                 reporter,
                 fresh=fresh,
-                alone=True,
                 opened=AgentAuthor(self.author).opened,
                 judged=self._judged(reporter),
             )
