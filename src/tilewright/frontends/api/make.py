@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
+from tilewright.runtime.fallback import TextReference
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.runtime.returned import OutputSpec, output_spec_of
 from tilewright.store import LibraryEntry, LibraryKernel, Request
@@ -66,9 +65,9 @@ class Made:
         self.entry: LibraryEntry = kernel.entry
         self.task: Task = kernel.task()
         self.run = run
-        reference = TaskReference(self.task) if own_reference else None
+        reference = task_reference(self.task) if own_reference else None
         files = read_files([kernel.path], self.task.allow_library)
-        form = reference.form() if reference is not None else None
+        form = returned_form(_by_name(reference), self.task, {}) if reference is not None else None
         found = kernel.backward()
         self.backward: Made | None = Made(found, None, own_reference=own_reference) if found is not None else None
         backward = self.backward.as_backward(self.task) if self.backward is not None else None
@@ -279,28 +278,12 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[s
 # -- the reference of a finished kernel --
 
 
-class TaskReference:
-    """The reference of a task as a function of its inputs. Its text is run in this process on first use."""
+def task_reference(task: Task) -> TextReference:
+    return TextReference(task.reference, task.function, tuple(one.name for one in task.inputs))
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.identity = f"task {task.hash} {hashlib.sha256(task.reference.encode()).hexdigest()}"
 
-    def __call__(self, *values: Any) -> Any:
-        return self._function(**{one.name: value for one, value in zip(self.task.inputs, values, strict=True)})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TaskReference, (self.task,)
-
-    @cached_property
-    def _function(self) -> Function:
-        namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{self.task.name}"}
-        exec(compile(self.task.reference, f"<the reference of {self.task.name}>", "exec"), namespace)
-        function: Function = namespace[self.task.function]
-        return function
-
-    def form(self) -> OutputSpec | None:
-        return returned_form(lambda **arguments: self._function(**arguments), self.task, {})
+def _by_name(reference: TextReference) -> Function:
+    return lambda **arguments: reference(*(arguments[name] for name in reference.names))
 
 
 @dataclass(frozen=True, eq=False)

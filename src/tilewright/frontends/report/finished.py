@@ -125,13 +125,12 @@ def finished(made: Made) -> Finished:
     except KernelFileError:
         file = None
     has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
+    has_reference = has_reference or records.reference_path(made.path).is_file()
     otherwise = "Any other call runs the PyTorch function instead, and a warning says so once."
     if not has_reference:
-        gives = "load(..., reference=function) gives it one"
-        gives += ", and tilewright.make with the same words its own" * is_catalogued(made.task, made.request)
         otherwise = (
             "Any other call raises NoKernelApplies: this file comes without a PyTorch function to fall back to; "
-            f"{gives}."
+            "load(..., reference=function) gives it one."
         )
     speed, is_slower = speed_words(made)
     only = tuple(_restrictions(made.task, file))
@@ -360,14 +359,14 @@ def answer_blocks(answers: Finished, *, call: bool = True) -> Iterator[Block]:
 
 
 def end_of_run(
-    run: records.Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool
+    run: records.Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool, took_s: float | None
 ) -> Iterator[Block]:
-    """The end of `make`. `table`: the attempts were not shown yet, one by one."""
+    """The end of `make`. `table`: the attempts were not shown yet, one by one; `took_s`: the whole command."""
     if table:
         yield attempts_table(run)
         yield say("")
     which = f"; the best is attempt {run.best.number}" if run.best is not None and not table else ""
-    yield say(f"{state_words(run)}; {runs.spend_words(run)}{which}")
+    yield say(f"{state_words(run)}; {runs.spend_words(run, took_s)}{which}")
     if answers is None or path is None:
         yield say("no attempt passed, so there is no kernel", tone=Tone.BAD)
         if run.attempts:
