@@ -32,8 +32,6 @@ from tilewright.frontends.report.pictures import (
     Roofline,
     access_picture,
     roofline_picture,
-    tile_picture,
-    tile_words,
 )
 from tilewright.frontends.report.rendering import markdown, whole_page
 from tilewright.records import (
@@ -46,7 +44,6 @@ from tilewright.records import (
     TensorSpec,
     TouchRecord,
     TuneResult,
-    WrittenPart,
 )
 from tilewright.records.verdict import Case, WrongValues
 from tilewright.store import RunFolder, Store
@@ -144,7 +141,7 @@ def test_a_lesson_has_its_parts(home: Path, folder: RunFolder, tmp_path: Path) -
     assert "| `asm(...)` |" not in text
     assert "costs more than it needs" not in text  # of none of its lines there is anything to say
     pictures = re.findall(r"\]\((lesson_pictures/[^)]*)\)", text)
-    assert len(pictures) == 5
+    assert len(pictures) == 4
     assert all((tmp_path / one).read_text().startswith("<svg") for one in pictures)
     linked, explained = re.findall(r"\]\(#(term-[^)]*)\)", text), re.findall(r'<a id="(term-[^"]*)">', text)
     assert len(linked) == len(set(linked))
@@ -267,21 +264,6 @@ def test_a_request_in_numbers_and_as_a_picture() -> None:
     assert "16 more" not in svg
     assert "and 32 more such stretches" not in access_picture(touch(128, 4), spec)
     assert access_picture(touch(0, 4), spec).count("<title>lanes 0, 1") == 1
-
-
-def test_the_part_of_an_output_that_a_block_writes() -> None:
-    spec = TensorSpec.contiguous(DType.F32, (2, 8, 100))
-    part = WrittenPart("y", ((0,), (4, 5), tuple(range(50))), b"", b"\1" * 100)
-    assert tile_words(part, spec) == "The first block writes within y[0, 4:6, 0:50]: 100 of 1,600 elements."
-    assert 'y="135.0" width="210.0" height="32.5"' in tile_picture(part, spec, 32)  # rows 4 and 5 of 16, half of each
-    striped = replace(part, indices=((0,), (4, 5), tuple(range(0, 100, 2))))
-    assert "pale green" in tile_picture(striped, spec, 32)
-    assert "pale green" not in tile_picture(part, spec, 32)
-    large = TensorSpec.contiguous(DType.F32, (4096, 4096))
-    thinned = WrittenPart("y", (tuple(range(0, 4096, 4)), tuple(range(0, 4096, 4))), b"", b"\1" * (1 << 20))
-    assert tile_words(thinned, large) == "The first block writes within y[0:4093, 0:4093]."  # nobody counted the rest
-    scalar = WrittenPart("y", (), b"", b"\1")
-    assert "<svg" in tile_picture(scalar, TensorSpec.contiguous(DType.F32, ()), 1)
 
 
 def test_only_terms_that_occur_are_explained_and_each_is_linked_once() -> None:

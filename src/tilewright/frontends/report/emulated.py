@@ -13,7 +13,7 @@ from tilewright import records
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.emulation.listing import LineCounts, costly_lines, listing_text
 from tilewright.devices.protocol import DeviceError
-from tilewright.frontends.report.pictures import MOST_WRITTEN, Roofline
+from tilewright.frontends.report.pictures import Roofline
 from tilewright.frontends.report.runs import named_values, number_of
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.measure.emulated_counts import NotCounted, affordable_sizes, count_plan
@@ -106,16 +106,12 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Look:
-    """`written` is what the first block of each launch wrote; empty where all blocks had to run."""
-
     launches: tuple[dict[str, object], ...]  # at the task's sizes, as the lesson tells them
     specs: dict[str, records.TensorSpec]  # inputs and outputs, at the sizes that were run
     touches: tuple[records.TouchRecord, ...]
-    written: tuple[records.WrittenPart, ...]
     counted: Counted | None
     problem: str = ""  # why there are no counts, or nothing at all
     sizes: str = ""  # that were run, where they are not the task's
-    blocks: int = 0  # of the last launch at those sizes
 
 
 def look_at(run: records.Run, attempt: records.Attempt, text: str) -> Look:
@@ -131,20 +127,17 @@ def look_at(run: records.Run, attempt: records.Attempt, text: str) -> Look:
         sizes = affordable_sizes(task, _MOST_ELEMENTS)
         built = real if sizes == task.sizes else prepare(file, task, real.evaluation.choice, sizes)
         alone = not any(step.cooperative for step in built.plan.launches)
-        emulation = records.Emulation(
-            (records.Check.TOUCHES,), sampled_blocks=1 if alone else None, written_elements=MOST_WRITTEN if alone else 0
-        )
+        emulation = records.Emulation((records.Check.TOUCHES,), sampled_blocks=1 if alone else None)
         job = built.job("look", job_inputs(task, sizes), limits=records.Limits(seconds=_SECONDS), emulation=emulation)
         with EmulatedDevice(task.profile) as emulator:
             emulated = getattr(emulator.execute(job), "emulated", None)
     except _UNFIT as error:
-        return Look((), {}, (), (), counted, problem or str(error))
+        return Look((), {}, (), counted, problem or str(error))
     launches = tuple(_launch_words(step, real, text.splitlines()) for step in real.plan.launches)
     specs = {**task.specs(sizes), **task.output_specs(sizes)}
-    touches, written = (emulated.touches, emulated.written) if emulated else ((), ())
+    touches = emulated.touches if emulated else ()
     smaller = "" if sizes == task.sizes else named_values(sizes)
-    blocks = math.prod(built.plan.launches[-1].grid) if built.plan.launches else 0
-    return Look(launches, specs, touches, written, counted, problem, smaller, blocks)
+    return Look(launches, specs, touches, counted, problem, smaller)
 
 
 def _launch_words(step: records.PackedLaunch, real: BuiltPlan, lines: Sequence[str]) -> dict[str, object]:

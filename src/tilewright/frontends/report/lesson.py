@@ -119,12 +119,6 @@ class _Writer:
             yield self._words.text("launch", **launch)
         if look.sizes:
             yield self._words.text("smaller", sizes=look.sizes)
-        for part in look.written:
-            spec = look.specs.get(part.name)
-            if spec is not None and look.launches:
-                svg = pictures.tile_picture(part, spec, look.blocks)
-                says = self._words.cell(pictures.tile_words(part, spec))
-                yield doc.Picture(f"tile-{_plain_name(part.name)}", svg, says)
         chosen = _chosen(look.touches)
         if chosen:
             yield self._words.text("requests", wasteful=WASTEFUL)

@@ -9,7 +9,7 @@ from html import escape
 
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report.runs import Row, is_measured, kind_words, microseconds, rows
-from tilewright.records import SECTOR_BYTES, Measured, Run, TensorSpec, TouchRecord, WrittenPart
+from tilewright.records import SECTOR_BYTES, Measured, Run, TensorSpec, TouchRecord
 
 INK, FAINT, GOOD, DOT, BAD, GREY = "#1f2933", "#d5dbe1", "#0b7a4b", "#2f6fb5", "#c2452d", "#5b6770"
 
@@ -250,15 +250,12 @@ def _decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
 
 
-# -- which bytes a warp and a block touch --
+# -- which bytes a warp touches --
 
-MOST_WRITTEN = 1 << 20  # elements of an output that are asked after; of more, some indices are left out
 _WIDTH, _LEFT, _RIGHT, _TOP = 760, 76, 24, 62
 _CELL = 18  # height of one row of bytes
 _MOST_ROWS = 32  # of bytes
 _ROW_BYTES = 128  # four sectors
-_BOX_WIDTH, _BOX_HEIGHT = 420, 260
-_PARTLY = "#8fc9ab"
 
 
 @dataclass(frozen=True)
@@ -357,46 +354,3 @@ def _lanes(touch: TouchRecord, row: int, y: float, scale: float) -> list[str]:
 
 def _cell(x: float, y: float, width: float, fill: str, edge: str) -> str:
     return rectangle(x, y, width, _CELL - 3, fill, edge)
-
-
-def tile_words(part: WrittenPart, spec: TensorSpec) -> str:
-    """`The first block writes y[0:64, 0:48], 3,072 of 393,216 elements.`"""
-    ranges = ", ".join(_range(indices) for indices in part.indices)
-    place = f"{part.name}[{ranges}]" if ranges else part.name
-    # Of a large part indices are left out until what remains is little enough, so that nobody can count.
-    thinned = len(part.written) > MOST_WRITTEN // 2 and not _is_gapless(part)
-    share = "" if thinned else f": {sum(part.written):,} of {spec.numel:,} elements"
-    return f"The first block writes within {place}{share}."
-
-
-def _is_gapless(part: WrittenPart) -> bool:
-    return all(one[-1] - one[0] + 1 == len(one) for one in part.indices)
-
-
-def _range(indices: tuple[int, ...]) -> str:
-    return str(indices[0]) if len(indices) == 1 else f"{indices[0]}:{indices[-1] + 1}"
-
-
-def tile_picture(part: WrittenPart, spec: TensorSpec, blocks: int) -> str:
-    """The output as one rectangle, its last dimension from left to right; what the first block writes is filled in."""
-    columns = spec.shape[-1] if spec.shape else 1
-    rows = max(1, spec.numel // max(columns, 1))
-    first = last = 0
-    for size, indices in zip(spec.shape[:-1], part.indices[:-1], strict=True):
-        first, last = first * size + indices[0], last * size + indices[-1]
-    across = part.indices[-1] if part.indices else (0,)
-    x = _LEFT + _BOX_WIDTH * across[0] / columns
-    width = max(2.0, _BOX_WIDTH * (across[-1] - across[0] + 1) / columns)
-    y = _TOP + 8 + _BOX_HEIGHT * first / rows
-    height = max(2.0, _BOX_HEIGHT * (last - first + 1) / rows)
-    whole = all(part.written) and _is_gapless(part)
-    body = [
-        rectangle(_LEFT, _TOP + 8, _BOX_WIDTH, _BOX_HEIGHT, FAINT),
-        titled(tile_words(part, spec), rectangle(x, y, width, height, GOOD if whole else _PARTLY)),
-        text(_LEFT + _BOX_WIDTH / 2, _TOP + _BOX_HEIGHT + 26, f"{columns:,} columns"),
-        text(_LEFT + _BOX_WIDTH + 10, _TOP + 8 + _BOX_HEIGHT / 2, f"{rows:,} rows", anchor="start"),
-    ]
-    title = f"{part.name}: what the first of {blocks:,} blocks writes"
-    how = "green" if whole else "pale green: some elements within"
-    subtitle = f"{how}: the first block's part, at least two pixels; grey: what the other blocks write"
-    return page(_WIDTH, _TOP + _BOX_HEIGHT + 40, title, subtitle, _LEFT, body)

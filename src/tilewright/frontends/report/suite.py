@@ -397,33 +397,3 @@ def _sitting_cells(one: Sitting) -> tuple[str, ...]:
         runs.time_words(one.measurement) if one.measurement else "",
         one.run,
     )
-
-
-def exam_picture(exam: Exam) -> str:
-    """Every row has a scale of its own, from nothing to the larger of its two values; a pass rate's is the whole."""
-    row, head, rows = 26, 30, sum(len(exam.figures[one]) for one in exam.students)
-    height = 108 + head * len(exam.students) + row * rows
-    chart = pictures.Chart((900, height), (270, 290, 84, 24), (0.0, 1.0))
-    chart.legend(("without the skill", pictures.GREY), ("with it", pictures.GOOD))
-    y = chart.top
-    for student in exam.students:
-        chart.body.append(pictures.text(24, y + 16, student[-100:], anchor="start", size=13))
-        y += head
-        for figure in exam.figures[student]:
-            chart.body += _figure_marks(chart, figure, y + row / 2)
-            y += row
-    title = f"Exam of the skill {exam.skill}: {len(exam.tasks)} tasks on {exam.device}"
-    under = f"change by task, with {exam.confidence:.0%} intervals; {runs.kind_words(not exam.emulated)} times"
-    return chart.page(title, under)
-
-
-def _figure_marks(chart: pictures.Chart, figure: Figure, y: float) -> Iterator[str]:
-    most = 1.0 if figure.name == PASS_RATE else max(figure.without, figure.with_skill) or 1.0
-    before, after = chart.x(figure.without / most), chart.x(figure.with_skill / most)
-    caption = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
-    ends = pictures.dot(before, y, pictures.GREY), pictures.dot(after, y, pictures.GOOD)
-    change = f"{_change(figure, figure.change)} ({_interval_words(figure)})"
-    yield pictures.text(chart.left - 12, y + 4, figure.name, anchor="end")
-    yield pictures.line(chart.left, y, chart.right, y, pictures.FAINT)
-    yield pictures.titled(caption, pictures.line(before, y, after, y, pictures.INK), *ends)
-    yield pictures.text(chart.right + 14, y + 4, change, anchor="start", size=11)
