@@ -15,7 +15,7 @@ import torch
 
 from tilewright.kernel_file import NoneApplies, Op, Reason
 from tilewright.runtime import torch_library
-from tilewright.runtime.errors import CallRefused, NoKernelApplies, ReferenceUsed
+from tilewright.runtime.errors import CallRefused, GradientNotSupported, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.returned import leaves
 
 Reference = Callable[..., Any]
@@ -86,6 +86,16 @@ class Fallback:
         if isinstance(returned, (list, Mapping)):  # a kernel returns several results as a tuple
             return unwrap_results(self.op, self._separate(returned, values))
         return returned
+
+    def under_transform(self, values: Sequence[Any]) -> Any:
+        """Run the reference for a call under `torch.func` or forward-mode differentiation, which see into it."""
+        if not self.may_run:
+            raise GradientNotSupported(
+                f"{self.op.name}: torch.func and forward-mode differentiation (vmap, grad, jvp) see into PyTorch code, "
+                "not into a kernel; give the operation a reference, or call it without them"
+            )
+        self.warn(("transform",), "under torch.func or forward-mode differentiation the reference runs (said once)")
+        return unwrap_results(self.op, self.results(values))
 
     def warn_or_raise(self, none: NoneApplies) -> None:
         """Warn, once per kind of reason, that the reference runs; raise `NoKernelApplies` where it may not."""

@@ -27,7 +27,7 @@ from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.fallback import Fallback, NoKernelMatches, without_autocast
-from tilewright.runtime.fast_path import are_plain_tensors, no_torch_modes_active
+from tilewright.runtime.fast_path import are_plain_tensors, is_transformed, no_torch_modes_active
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.runtime.returned import OutputSpec
 from tilewright.runtime.torch_op import operator_of
@@ -289,7 +289,7 @@ class DecoratedKernel:
             bound = {**self._defaults, **dict(zip(self._signature.parameters, args, strict=False)), **kwargs}
             if len(bound) == len(self._signature.parameters):
                 self._look_for_families()
-                for family in self._families or ():
+                for family in self._families or () if is_dynamo_compiling() or not is_transformed() else ():
                     if family.takes(bound):
                         return family.call(bound)
         self._warn_traced()
