@@ -36,9 +36,7 @@ def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
         patch.setenv("TILEWRIGHT_HOME", str(folder / "home"))
         root = folder / "root"
         root.mkdir()
-        session = Session(root, agent="My Agent/2")
-        yield Toolbox(session)
-        session.close()
+        yield Toolbox(Session(root, agent="My Agent/2"))
 
 
 def call(toolbox: Toolbox, tool: str, **arguments: Any) -> Answer:

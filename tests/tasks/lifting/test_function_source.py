@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import sys
@@ -143,21 +142,6 @@ def test_lambdas_are_found_by_where_they_stand() -> None:
         torch.testing.assert_close(run(function_text(one), value), one(value), msg=str(number))
     tripled = lambda x: x * 3  # noqa: E731
     assert function_text(tripled).function == "tripled"
-
-
-def test_partials_hold_numbers_and_take_tensors() -> None:
-    value, weight = torch.randn(4, 8), torch.randn(8)
-    given = functools.partial(uses_much, eps=0.25, times=3)
-    torch.testing.assert_close(run(function_text(given), x=value), given(value))
-    text = function_text(functools.partial(torch_mul, weight, other=2.0))
-    assert list(text.captured) == ["x"]
-    torch.testing.assert_close(run(text, x=weight, y=value), weight * value * 2.0)
-    with pytest.raises(BadArgument, match="torch_mul: other is a object"):
-        function_text(functools.partial(torch_mul, other=LOCK))
-
-
-def torch_mul(x: torch.Tensor, y: torch.Tensor, other: float = 1.0) -> torch.Tensor:
-    return x * y * other
 
 
 # -- what is read of modules of one's own --

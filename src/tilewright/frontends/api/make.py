@@ -18,7 +18,7 @@ from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
 from tilewright.frontends.api.running import KernelFound, MakeResult, run_request, run_with_backward
-from tilewright.frontends.report.finished import answer_blocks, finished, is_catalogued, made_before, made_html
+from tilewright.frontends.report.finished import answer_blocks, finished, is_catalogued, made_before
 from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import addition_words, found_words
 from tilewright.playbook.errors import NotSupported
@@ -107,9 +107,6 @@ class Made:
         """Build in advance what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
 
-    def _repr_html_(self) -> str:
-        return made_html(self.record, self.run, self.entry.author)
-
     @property
     def record(self) -> Any:
         """What the answers to people's questions are made from: `report.finished.finished` makes them."""
@@ -168,8 +165,8 @@ def make(
     """Make a callable for a request, or find it in the library.
 
     `request` is words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or a Python object: a
-    function, a lambda, a closure, a `functools.partial`, an nn.Module or a method of one. The result for a module, or
-    for a function with tensors from an enclosing one, is called as they are and uses their tensors.
+    function, a lambda, a closure, an nn.Module or a method of one. The result for a module, or for a function with
+    tensors from an enclosing one, is called as they are and uses their tensors.
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number. `shapes` takes the same as a dictionary, and `values` says what tensors hold, such as

@@ -65,8 +65,11 @@ def object_request(
             name = f"{type(asked.__self__).__name__}.{asked.__name__}"
             raise BadArgument(f"{name} is a method of an object that is no nn.Module; write a function that calls it")
         return _of_module(asked.__self__, asked, given)
-    if not isinstance(asked, functools.partial):
-        asked = inspect.unwrap(asked)
+    if isinstance(asked, functools.partial):
+        raise BadArgument(
+            "a functools.partial hides its parameters; write a function or a lambda that calls it"
+        )
+    asked = inspect.unwrap(asked)
     if _is_of_torch(asked):
         return ObjectRequest(_of_torch(asked, given), None)
     return _of_function(asked, given)

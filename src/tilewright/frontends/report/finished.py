@@ -1,6 +1,6 @@
 """What people ask of a finished kernel: is it faster than PyTorch, what does it take, gradients, how is it called.
 
-One record, `Finished`, that the terminal, JSON, a notebook and the Python API show.
+One record, `Finished`, that the terminal, JSON and the Python API show.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 from tilewright import records
 from tilewright.frontends.api.kernel_arguments import option_words
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.document import Block, Code, Fold, Mark, Source, Tone, say, say_each
-from tilewright.frontends.report.rendering import notebook
+from tilewright.frontends.report.document import Block, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.run_report import attempts_table, state_words
 from tilewright.frontends.report.runs import PROVISIONAL, microseconds
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
@@ -24,7 +23,6 @@ from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.supported_sizes import size_limits_of_files
 from tilewright.kernel_file.syntax import Accept, Lead, Name, Need, conjuncts, walk
 from tilewright.store import LibraryKernel, Request
-from tilewright.tasks import task_op_line
 from tilewright.words import NotUnderstood, SeveralReadings, read
 
 _SAMPLED = re.compile(
@@ -381,15 +379,3 @@ def end_of_run(
     yield say(f"more: tilewright show {run.id}", tone=Tone.FAINT)
     if run.ending is records.Ending.SECONDS:
         yield say(f"go on: tilewright resume {run.id} {runs.addition_words(run)}", tone=Tone.FAINT)
-
-
-def made_html(made: Made, run: records.Run | None, author: str) -> str:
-    """A finished kernel in a notebook: what it computes, the answers, its attempts and its file to be unfolded."""
-    answers = finished(made)
-    blocks: list[Block] = [
-        say(task_op_line(made.task), tone=Tone.STRONG),
-        say(f"by {author} in run {made.run}; called as ", Code(_assigned_call(made.task, "f")), tone=Tone.FAINT),
-        *answer_blocks(answers, call=False),
-    ]
-    blocks += [Fold(runs.attempts_words(run), (attempts_table(run),))] if run is not None else []
-    return notebook([*blocks, Fold(str(made.path), (Source(made.text, "cuda"),))])

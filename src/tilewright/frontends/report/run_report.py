@@ -10,7 +10,6 @@ from datetime import datetime
 from tilewright import records
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.rendering import notebook
 from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run
@@ -306,22 +305,6 @@ def _runs_table(lines: Sequence[RunLine], width: int) -> doc.Table:
 def when(created: str) -> str:
     """A time of the record in this machine's own zone, to the minute."""
     return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-# -- in a notebook --
-
-
-def html_of(thing: object) -> str:
-    """The HTML of anything that a notebook may be given."""
-    match thing:
-        case Run():
-            return notebook(run_report(thing))
-        case Measured() | Modelled():
-            return notebook(measurement_blocks(thing))
-        case records.Passed() | records.Rejected() | records.Unsupported():
-            tone = doc.Tone.BAD if isinstance(thing, records.Rejected) else doc.Tone.GOOD
-            return notebook([doc.say(runs.verdict_words(thing), tone=tone), doc.Source(verdict_text(thing))])
-    return notebook([doc.Source(str(thing))])
 
 
 def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
