@@ -33,7 +33,7 @@ from tilewright.runtime.returned import OutputSpec
 from tilewright.runtime.torch_op import operator_of
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 from tilewright.tasks.errors import BadArgument
-from tilewright.tasks.lifting.definition_source import source_and_globals
+from tilewright.tasks.lifting.definition_source import function_text
 from tilewright.tasks.lifting.source_text import GlobalGuard
 
 Find = Callable[[dict[str, Any]], Operation | None]  # the operation for a call, by all its arguments
@@ -356,7 +356,8 @@ class DecoratedKernel:
         if self._source is not None and all(one.holds() for one in self._guards):
             return
         try:
-            source, self._guards = source_and_globals(self.function)
+            text = function_text(self.function)
+            source, self._guards = text.source, text.globals
         except BadArgument:  # `make` will say why
             source, self._guards = "", ()
         if source != self._source:

@@ -165,8 +165,8 @@ def make(
     """Make a callable for a request, or find it in the library.
 
     `request` is words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or a Python object: a
-    function, a lambda, a closure, an nn.Module or a method of one. The result for a module, or for a function with
-    tensors from an enclosing one, is called as they are and uses their tensors.
+    function, a lambda, a closure over numbers, an nn.Module or a method of one. The result for a module is called as it
+    is, and uses its tensors.
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number. `shapes` takes the same as a dictionary, and `values` says what tensors hold, such as
@@ -198,7 +198,7 @@ def make(
     try:
         made = _made(asked, settings, gpu, fresh, PlainReporter(yes, quiet), wanted=writer if model or author else "")
     except NotSupported as problem:
-        if found.original is not None and found.original.module is not None:
+        if found.original is not None:
             problem.args = (f"{problem}{parts_hint(found.original.module)}",)
         raise
     return made if found.original is None else BoundKernel(made, found.original)

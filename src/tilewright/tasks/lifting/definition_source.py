@@ -3,7 +3,7 @@
 The text is the reference of a task. It runs in a child process that has none of this process's objects. Code of the
 user's own modules is copied into the text, because the child cannot import those modules and a change in them must
 change the text; the standard library, torch and installed packages are imported. Numbers from an enclosing function
-become constants, tensors become parameters.
+become constants.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ import torch
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.lifting.source_text import (
     LAMBDA,
-    ClosureCells,
     GlobalGuard,
     NameRewriter,
     SourceBuilder,
@@ -39,16 +38,6 @@ class FunctionText:
     source: str
     function: str
     globals: tuple[GlobalGuard, ...]
-    captured: Mapping[str, ClosureCells | Mapping[str, Any]] = field(default_factory=dict)  # tensors, by parameter
-
-
-def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[GlobalGuard, ...]]:
-    """The text of a function, and the guards of the text. Raises `BadArgument` for one that cannot stand alone."""
-    text = function_text(function)
-    if text.captured:
-        names = ", ".join(text.captured)
-        raise BadArgument(f"{text.function} uses {names} of the enclosing function; pass them as parameters")
-    return text.source, text.globals
 
 
 def function_text(function: Callable[..., Any]) -> FunctionText:
@@ -61,7 +50,7 @@ def function_text(function: Callable[..., Any]) -> FunctionText:
     name = builder.add(name, function, function.__name__, function.__module__)
     if name not in builder.definitions:  # one that an installed package has wrapped
         raise BadArgument(f"{name} cannot stand in a source text; write a function that calls it")
-    return FunctionText(builder.text(), name, tuple(builder.globals), builder.captured)
+    return FunctionText(builder.text(), name, tuple(builder.globals))
 
 
 # -- classes --
