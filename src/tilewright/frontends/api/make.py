@@ -198,7 +198,7 @@ def make(
     try:
         made = _made(asked, settings, gpu, fresh, PlainReporter(yes, quiet), wanted=writer if model or author else "")
     except NotSupported as problem:
-        if found.original is not None:
+        if found.original is not None and found.original.module is not None:
             problem.args = (f"{problem}{parts_hint(found.original.module)}",)
         raise
     return made if found.original is None else BoundKernel(made, found.original)

@@ -36,7 +36,7 @@ class Original:
 
     function: Callable[..., Any]
     parameters: tuple[inspect.Parameter, ...]
-    module: torch.nn.Module  # whose parameters are inputs
+    module: torch.nn.Module | None = None  # whose parameters are inputs
     constants: Sequence[AttributeGuard] = ()  # of the module
     trains_otherwise: bool = False  # training mode may compute something else
 
@@ -162,7 +162,7 @@ class ArgumentMap:
         )
         self._taken = frozenset(one.argument for one in self._inputs if one.argument)
 
-    def values(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+    def values(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
         """The kernel's arguments for a call, or why it does not take the call."""
         if reason := self._failed_guard(module):
             return reason, []
@@ -183,9 +183,9 @@ class ArgumentMap:
                 return f"{one.argument} is not given", []
         return "", values
 
-    def _failed_guard(self, module: torch.nn.Module) -> str:
+    def _failed_guard(self, module: Any) -> str:
         """What has changed since the kernel was made."""
-        if module.training and self.original.trains_otherwise:
+        if module is not None and module.training and self.original.trains_otherwise:
             return "it is in training mode"
         for one in self.original.constants:
             if not one.holds(module):
@@ -210,7 +210,7 @@ class BoundKernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self.original.module
         reason, values = self._map.values(module, args, kwargs)
-        if module._forward_hooks or module._forward_pre_hooks:
+        if module is not None and (module._forward_hooks or module._forward_pre_hooks):
             reason = "it has hooks"
         if not reason:
             return self.made(*values)
