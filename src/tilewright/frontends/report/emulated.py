@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright import records
 from tilewright.devices.child_device import EmulatedDevice
-from tilewright.devices.emulation.listing import LineCounts, costly_lines, listing_text
+from tilewright.devices.emulation.listing import WASTEFUL, LineCounts, costly_lines, listing_text
 from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.report.pictures import Roofline
 from tilewright.frontends.report.runs import named_values, number_of
@@ -107,7 +107,6 @@ _SECONDS = 60.0
 @dataclass(frozen=True)
 class Look:
     launches: tuple[dict[str, object], ...]  # at the task's sizes, as the lesson tells them
-    specs: dict[str, records.TensorSpec]  # inputs and outputs, at the sizes that were run
     touches: tuple[records.TouchRecord, ...]
     counted: Counted | None
     problem: str = ""  # why there are no counts, or nothing at all
@@ -132,12 +131,11 @@ def look_at(run: records.Run, attempt: records.Attempt, text: str) -> Look:
         with EmulatedDevice(task.profile) as emulator:
             emulated = getattr(emulator.execute(job), "emulated", None)
     except _UNFIT as error:
-        return Look((), {}, (), counted, problem or str(error))
+        return Look((), (), counted, problem or str(error))
     launches = tuple(_launch_words(step, real, text.splitlines()) for step in real.plan.launches)
-    specs = {**task.specs(sizes), **task.output_specs(sizes)}
     touches = emulated.touches if emulated else ()
     smaller = "" if sizes == task.sizes else named_values(sizes)
-    return Look(launches, specs, touches, counted, problem, smaller)
+    return Look(launches, touches, counted, problem, smaller)
 
 
 def _launch_words(step: records.PackedLaunch, real: BuiltPlan, lines: Sequence[str]) -> dict[str, object]:
@@ -159,3 +157,37 @@ def _launch_words(step: records.PackedLaunch, real: BuiltPlan, lines: Sequence[s
         "shared": f" and each block {shared:,} bytes of shared memory" if shared else "",
         "constants": f", with {named_values(shown)} put in" if shown else "",
     }
+
+
+# -- which bytes a warp touches --
+
+
+@dataclass(frozen=True)
+class Access:
+    """One request of a warp in numbers."""
+
+    touch: records.TouchRecord
+
+    @property
+    def sectors(self) -> int:
+        return len({place // records.SECTOR_BYTES for place in self._bytes()})
+
+    @property
+    def fewest(self) -> int:
+        """Sectors that could carry these bytes."""
+        return -(-len(self._bytes()) // records.SECTOR_BYTES)
+
+    def _bytes(self) -> set[int]:
+        return {place for _, first in self.touch.offsets for place in range(first, first + self.touch.bytes)}
+
+    @property
+    def words(self) -> str:
+        what = "writes" if self.touch.writes else "reads"
+        lanes = len(self.touch.offsets)
+        who = "Each lane" if lanes == 32 else "One lane" if lanes == 1 else f"{lanes} of the 32 lanes"
+        verb = what if lanes in (1, 32) else what[:-1]
+        # By the same measure as listings mark a line that wastes sectors.
+        judged = "coalesced" if self.sectors <= WASTEFUL * self.fewest else "not coalesced"
+        many = f"{self.sectors} sectors move where {self.fewest} could do: {judged}"
+        one = f"one sector of {records.SECTOR_BYTES} bytes moves"
+        return f"{who} {verb} {self.touch.bytes} bytes of {self.touch.tensor}; {many if self.sectors > 1 else one}."

@@ -9,7 +9,7 @@ from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures, runs
-from tilewright.frontends.report.emulated import Counted, Look, NotCountable, count_lines, look_at
+from tilewright.frontends.report.emulated import Access, Counted, Look, NotCountable, count_lines, look_at
 from tilewright.frontends.report.run_report import diff_text
 from tilewright.measure.floor import peak_tflops
 from tilewright.prompts.replies import whole_summary
@@ -122,15 +122,13 @@ class _Writer:
         chosen = _chosen(look.touches)
         if chosen:
             yield self._words.text("requests", wasteful=WASTEFUL)
-        for number, touch in enumerate(chosen, start=1):
-            svg = pictures.access_picture(touch, look.specs.get(touch.tensor))
-            yield doc.Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, self._access(touch))
+            yield doc.Items(tuple(map(self._access, chosen)))
 
     def _access(self, touch: TouchRecord) -> doc.Cell:
         lines = self._text.splitlines()
         line = touch.line if touch.line and touch.line <= len(lines) else None
         where = (f" Line {line}: ", doc.Code(lines[line - 1].strip())) if line else ()
-        return (*self._words.linked(pictures.Access(touch).words), *where)
+        return (*self._words.linked(Access(touch).words), *where)
 
     def _progress(self, terms: dict[int, tuple[ModelTerm, ...]]) -> Iterator[doc.Block]:
         run = self._run
@@ -247,10 +245,6 @@ def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
     for one in touches:
         first.setdefault((one.launch_line, one.tensor, one.writes), one)
     return list(first.values())[:_MOST_ACCESSES]
-
-
-def _plain_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
 # -- the steps, each with what was changed, why, what the referee said and what it gained --
