@@ -463,19 +463,19 @@ def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") 
     return path
 
 
-def check_output(output: Path | None, said: str = "-o") -> None:
+def check_output(output: Path | None, option: str = "-o") -> None:
     """An output that cannot be written is refused before anything is made; `said`: what to call it."""
     if output is None:
         return
-    terminal.check_writable(said, output)
+    terminal.check_writable(option, output)
     folder = output.resolve().parent
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise BadArgument(
-            f"{said} {output}: nothing can be written in {folder} ({error.strerror}); give another file with -o"
+            f"{option} {output}: nothing can be written in {folder} ({error.strerror}); give another file with -o"
         ) from None
     for path in (output, tuned_path(output)):
         if path.exists() and not os.access(path, os.W_OK):
-            raise BadArgument(f"{said} {output}: {path} cannot be written; give another file with -o")
+            raise BadArgument(f"{option} {output}: {path} cannot be written; give another file with -o")

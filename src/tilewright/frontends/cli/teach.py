@@ -151,8 +151,8 @@ def teach(
     facts = len(lessons.runs), tuple(one.name for one in worked), left_out, len(lessons.pitfalls), len(lessons.steps)
     taught = Taught(str(output), *facts, provenance.author, tokens)
     counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
-    said = f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"
-    terminal.deliver(taught, as_json, say_each([said, *(f"left out: {one}" for one in left_out)]))
+    summary = f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"
+    terminal.deliver(taught, as_json, say_each([summary, *(f"left out: {one}" for one in left_out)]))
 
 
 def checked_output(output: Path) -> str:

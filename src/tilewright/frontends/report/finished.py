@@ -170,8 +170,8 @@ def speed_words(made: Made) -> tuple[str, bool]:
             ratio, kernels = timing.eager_us / timing.time_us, runs.number_of(timing.eager_kernels, "kernel")
             times += f", eager {microseconds(timing.eager_us)} us ({ratio:.2f}x; its {kernels} at the speed of a copy)"
             slow = ratio < _MODELLED_GAIN
-        told = f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}"
-        return told + ". It may be no faster than eager: time it before you use it" * slow, slow
+        untimed = f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}"
+        return untimed + ". It may be no faster than eager: time it before you use it" * slow, slow
     groups: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
     beside = []
     for one in timing.baselines:

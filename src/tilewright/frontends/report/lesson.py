@@ -235,8 +235,8 @@ def _held_up(roofline: pictures.Roofline, terms: tuple[ModelTerm, ...]) -> str:
         return ""
     name, us = terms[0].name, runs.microseconds(terms[0].time_us)
     by_work = name == "tensor cores" or (name == "issue slots" and roofline.intensity >= roofline.ridge)
-    said = "memory_holds" if name == "device memory" else "arithmetic_holds" if by_work else "other_holds"
-    return doc.LESSON[said].format(name=name, us=us) + " "
+    key = "memory_holds" if name == "device memory" else "arithmetic_holds" if by_work else "other_holds"
+    return doc.LESSON[key].format(name=name, us=us) + " "
 
 
 def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:

@@ -34,9 +34,9 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = 
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dashed}/>'
 
 
-def text(x: float, y: float, said: str, *, colour: str = INK, anchor: str = "middle", size: int = 12) -> str:
+def text(x: float, y: float, what: str, *, colour: str = INK, anchor: str = "middle", size: int = 12) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-size="{size}">{escape(said)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-size="{size}">{escape(what)}</text>'
     )
 
 
