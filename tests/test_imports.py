@@ -81,7 +81,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "refine": set(),
     "exports": {"jinja2", "torch", "kernels", "huggingface_hub"},
     "suites": {"ray"},
-    "teaching": {"pyarrow"},
     "frontends": {
         "jinja2",
         "markupsafe",

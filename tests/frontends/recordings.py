@@ -11,7 +11,7 @@ from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 from tilewright.frontends.api.requests import task_of
 from tilewright.records import Ending, Message, Question, Reply, Role, StopReason, Usage
 from tilewright.store import AttemptFolder, LibraryKernel, Request, Store
-from tilewright.tasks.lifting.definition_source import source_and_globals
+from tilewright.tasks.lifting.definition_source import function_text
 
 SOURCE = """\
 import torch
@@ -78,7 +78,7 @@ def kernel_text(reply: str) -> str:
 
 def put_into_library(function: Any, text: str, **shapes: str) -> LibraryKernel:
     """A run that made this kernel for a function, as if it had been verified."""
-    request = Request(source_and_globals(function)[0], shapes, function=function.__name__)
+    request = Request(function_text(function).source, shapes, function=function.__name__)
     task = task_of(request)
     assert task is not None
     folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)

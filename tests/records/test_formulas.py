@@ -53,11 +53,11 @@ def test_texts(text: str, printed: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "ends where a name or a number should follow"),
-        ("cols /", "ends where a name"),
-        ("cols rows", "goes on with 'rows'"),
-        ("(cols", "opens a bracket that it does not close"),
-        ("* cols", r"has '\*' where a name"),
+        ("", "is no formula; write names, numbers"),
+        ("cols /", "is no formula; write names, numbers"),
+        ("cols rows", "is no formula; write names, numbers"),
+        ("(cols", "is no formula; write names, numbers"),
+        ("* cols", "is no formula; write names, numbers"),
         ("cols % 2", "has '%'; a formula has names"),
         ("cols / rows", "divides by something other than a whole number"),
         ("cols / 0", "divides by something other than a whole number"),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.tasks.in_process import ask_here
 
-from tilewright.frontends.api.make import TaskReference
+from tilewright.frontends.api.make import task_reference
 from tilewright.frontends.finding.swapping import by_rows
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import answer
@@ -93,7 +93,7 @@ def operation(task: Task, folder: Path, *, reference: bool = True) -> Operation:
     step = next(iter(found.structures), found.draft)
     path = folder / f"{task.name}_{task.hash}.cu"
     path.write_text(step.write(task_op_line(task)))
-    return load(path, reference=TaskReference(task) if reference else None)
+    return load(path, reference=task_reference(task) if reference else None)
 
 
 def paired(forward: Operation, backward: Operation, derivative: Derivative | None) -> Operation:
@@ -416,7 +416,7 @@ def leading_norm(folder: Path) -> Operation:
     first, rest = path.read_text().split("//! out", 1)
     leading = folder / "leading.cu"
     leading.write_text(f"{first}//! lead    x: 2\n//! out{rest}")
-    forward = load(leading, reference=TaskReference(task))
+    forward = load(leading, reference=task_reference(task))
     return paired(forward, operation(backward, folder, reference=False), backward.derivative)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tests.runtime.conftest import Make
 
 import tilewright
 from tilewright.kernel_file import CallError, KernelFileError, TunedChoices, parse
-from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json, tuned_path
+from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json, tuned_path, write_reference
 from tilewright.runtime import BuildFailed, LoadError, NoKernelApplies, NotOnCuda, ReferenceUsed, call_devices, load
 
 F16_ONLY = plans.TWICE.replace("in [f64, f32, f16, bf16]", "== f16")
@@ -102,14 +103,32 @@ def test_meta_and_fake_tensors_get_results_of_their_kind(make: Make) -> None:
 def test_the_reference_is_a_visible_last_resort(make: Make) -> None:
     x = torch.zeros(3, dtype=torch.int8)
     operation = make(plans.TWICE, reference=lambda x: "reference")
-    with pytest.warns(ReferenceUsed, match=r"k0\.cu:3:.*x\.dtype = i8") as caught:
+    with pytest.warns(ReferenceUsed, match=r"is false, with x\.dtype = i8$") as caught:
         assert operation(x) == "reference"
     assert caught[0].filename == __file__
+    with pytest.warns(ReferenceUsed, match=r"which is not contiguous; pass x\.contiguous\(\) to use the kernel$"):
+        assert operation(torch.zeros(6)[::2]) == "reference"
     assert operation(x) == "reference"
     with pytest.raises(NoKernelApplies):
         make(plans.TWICE, reference=lambda x: "reference", strict=True)(x)
     with pytest.raises(NoKernelApplies, match="pass load"):
         make(plans.TWICE)(x)
+
+
+def test_a_reference_beside_the_kernel_is_fallen_back_to(tmp_path: Path) -> None:
+    path = tmp_path / "twice.cu"
+    path.write_text(plans.TWICE)
+    identity = load(path).files[0].identity
+    write_reference(path, identity, "def double(x):\n    return x + x\n", "double")
+    x = torch.arange(6.0)[::2]
+    with pytest.warns(ReferenceUsed, match="not contiguous"):
+        torch.testing.assert_close(load(path)(x), 2 * x)
+    again = pickle.loads(pickle.dumps(load(path)))
+    with pytest.warns(ReferenceUsed, match="not contiguous"):
+        torch.testing.assert_close(again(x), 2 * x)
+    path.write_text(plans.TWICE + "// another file\n")
+    with pytest.raises(NoKernelApplies):
+        load(path)(x)
 
 
 def test_explain_without_a_gpu(make: Make) -> None:

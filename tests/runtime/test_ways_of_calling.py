@@ -199,13 +199,6 @@ def test_another_rank(make: Make) -> None:
         x, scale = torch.randn(batch, 4, 5), torch.randn(batch, 4)
         close(function(x, scale), scaled_reference(x, scale, weight)[0] + 1)
     assert len(graphs) == 1
-    calls: list[int] = []
-    kernel = make(plans.LEADING)
-    run = kernel.run_values
-    kernel.run_values = lambda *values: calls.append(1) or run(*values)  # type: ignore[method-assign,func-returns-value]
-    batched = torch.vmap(kernel, in_dims=(1, 1, None))(x, scale, weight)
-    close(batched[0], scaled_reference(x.transpose(0, 1), scale.t(), weight)[0])
-    assert len(calls) == 1  # the batch is one more leading dimension
 
 
 def test_another_dtype(cube: Operation, bare: Operation, x: torch.Tensor) -> None:
@@ -379,28 +372,21 @@ def test_torch_func(cube: Operation, bare: Operation, x: torch.Tensor) -> None:
 
 
 def test_tangents(cube: Operation, bare: Operation, x: torch.Tensor) -> None:
-    with pytest.warns(ReferenceUsed, match="tangent"):
+    with pytest.warns(ReferenceUsed, match="forward-mode differentiation"):
         close(torch.func.jvp(cube, (x,), (x,))[1], 3 * x**3)
-    close(torch.func.jvp(cube.torch_op, (x,), (x,))[1], 3 * x**3)
     with forward_ad.dual_level():
         close(forward_ad.unpack_dual(cube(forward_ad.make_dual(x, x))).tangent, 3 * x**3)
-        with pytest.raises(GradientNotSupported, match="would silently lose it"):
+        with pytest.raises(GradientNotSupported, match="give the operation a reference"):
             bare(forward_ad.make_dual(x, x))
 
 
-def test_vmap(bare: Operation, extremes: Operation, accumulate: Operation, x: torch.Tensor) -> None:
-    close(torch.vmap(bare)(x), x**3)
-    close(torch.vmap(bare, in_dims=1, out_dims=1)(x), x**3)
-    assert torch.vmap(bare)(x[:0]).shape == (0, 6)
-    many = torch.randn(4, 3, 6)
-    close(torch.vmap(extremes, in_dims=1)(many)[0], many.amin(2).t())
-    ys = torch.ones(2, 4, 6)
-    torch.vmap(accumulate, in_dims=(0, None), out_dims=None)(ys, x)
-    close(ys, (x + 1).expand(2, 4, 6))
-    with pytest.raises(CallRefused, match="y in place, and y is not batched"):
-        torch.vmap(accumulate, in_dims=(None, 0))(x, ys)
-    with pytest.raises(CallRefused, match=r"items of y lie in the same memory.*pass y\.clone\(\)"):
-        torch.vmap(accumulate, in_dims=(0, None), out_dims=None)(torch.ones(4, 6).expand(2, 4, 6), x)
+def test_vmap(cube: Operation, bare: Operation, x: torch.Tensor) -> None:
+    with pytest.warns(ReferenceUsed, match=r"under torch\.func"):
+        close(torch.vmap(cube)(x), x**3)
+    close(torch.vmap(cube, in_dims=1, out_dims=1)(x), x**3)
+    assert torch.vmap(cube)(x[:0]).shape == (0, 6)
+    with pytest.raises(GradientNotSupported, match="see into PyTorch code, not into a kernel"):
+        torch.vmap(bare)(x)
 
 
 def test_autocast(bare: Operation, make: Make, x: torch.Tensor) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, question, reply
 
 from tilewright.records import Budget, Ending
-from tilewright.store import Damaged, NoSuchRun, NotAccepted, Request, RunBusy, RunFolder, Store, StoreError, write_text
+from tilewright.store import Damaged, NoSuchRun, NotAccepted, Request, RunBusy, Store, StoreError, write_text
 
 
 @pytest.fixture
@@ -148,37 +146,3 @@ def test_names_for_any_words(store: Store) -> None:
         folder = store.create_run(None, SETTINGS, ENVIRONMENT, Request(words))
         assert folder.path.parent == store.home / "runs"
         assert len(folder.path.name) < 40
-
-
-def test_a_lock_is_waited_for_where_that_is_wanted(store: Store) -> None:
-    folder, given_up = (store.create_run(TASK, SETTINGS, ENVIRONMENT) for _ in range(2))
-
-    def locked(one: RunFolder) -> Ending | None:
-        with one.lock(wait=True):
-            return one.load().ending
-
-    with ThreadPoolExecutor(2) as pool:
-        with folder.lock(), given_up.lock():
-            assert {one.id for one in store.busy()} == {folder.id, given_up.id}
-            waiting = [pool.submit(locked, one) for one in (folder, given_up)]
-            time.sleep(0.3)  # longer than a lock that is not waited for takes to be refused
-            assert not any(one.done() for one in waiting)
-            folder.end(Ending.ATTEMPTS)
-            given_up.discard()
-        assert waiting[0].result(timeout=300) is Ending.ATTEMPTS
-        with pytest.raises(NoSuchRun, match="was deleted by the process that worked on it"):
-            waiting[1].result(timeout=300)
-    assert store.busy() == []
-
-
-def test_runs_are_begun_one_after_the_other(store: Store) -> None:
-    def opened() -> int:
-        with store.opening():
-            return len(store.runs().runs)
-
-    with ThreadPoolExecutor(1) as pool:
-        with store.opening():
-            other = pool.submit(opened)
-            time.sleep(0.2)
-            store.create_run(TASK, SETTINGS, ENVIRONMENT)
-        assert other.result(timeout=300) == 1

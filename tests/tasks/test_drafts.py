@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -35,11 +34,9 @@ from tilewright.tasks import (
     task_from_source,
     task_from_specification,
     task_op_line,
-    write_task_folder,
 )
 from tilewright.tasks.reading import folders, modules
-from tilewright.tasks.reading.description import print_description, read_description
-from tilewright.tasks.reading.python_source import find_function, needed_source
+from tilewright.tasks.reading.python_source import needed_source
 
 HIDDEN = """
 import torch
@@ -334,9 +331,6 @@ def test_a_folder_with_sizes_that_follow(tmp_path: Path, monkeypatch: pytest.Mon
     assert follows(task) == {"twice_cols": ("2 * cols", 64), "quarter_cols": ("cols / 4", 8)}
     assert {one.name: (one.varies, one.multiple_of) for one in task.free} == {"rows": (True, 1), "cols": (True, 4)}
     assert task.outputs[0].shape == ("rows", "cols")
-    write_task_folder(task, tmp_path / "again")
-    again = folders.task_from_folder(tmp_path / "again", TaskOptions())
-    assert again.hash == task.hash
 
 
 def test_shapes_of_a_folder_with_sizes_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,23 +384,3 @@ def test_what_a_person_gave_is_obeyed_or_refused(
 def test_a_reference_that_dies_is_one_sentence(made: Callable[[str], Task]) -> None:
     with pytest.raises(TaskError, match="the reference's process ended with exit status 3 answering"):
         made("hostile")
-
-
-def test_folders_give_the_same_task_again(made: Callable[[str], Task], tmp_path: Path) -> None:
-    task = made("function")
-    write_task_folder(task, tmp_path)
-    again = open_task(str(tmp_path), {}, {}, {}, TaskOptions())
-    assert again is not None
-    assert again.hash == task.hash
-    assert again.inputs == task.inputs
-    assert again.origin is Origin.FOLDER
-
-
-def test_a_description_holds_all_of_a_task(made: Callable[[str], Task]) -> None:
-    for name in ("convolution", "words"):
-        task = made(name)
-        described = read_description(print_description(task))
-        assert tuple(described.dimensions.values()) == task.dimensions
-        assert described.outputs == task.outputs
-        assert folders._inputs(described, find_function(ast.parse(task.reference), task.function, "")) == task.inputs
-        assert (described.goal, described.gpu) == (task.goal, task.gpu)

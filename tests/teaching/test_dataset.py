@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from tests.frontends.in_process import tilewright
 from tests.teaching.made_runs import EARLIER, SECRET, mended_run
 
@@ -53,20 +52,6 @@ def test_what_lies_among_runs_and_is_none_is_passed_over(tmp_path: Path) -> None
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
-    for output, said in (("data.csv", ".jsonl or .parquet"), ("absent/data.jsonl", "no folder")):
+    for output, said in (("data.csv", ".jsonl"), ("absent/data.jsonl", "no folder")):
         done = tilewright(tmp_path, "dataset", EARLIER, "-o", tmp_path / output)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-
-
-def test_parquet_has_typed_columns(tmp_path: Path) -> None:
-    out = tmp_path / "data.parquet"
-    done = tilewright(tmp_path, "dataset", mended_run(tmp_path).path, "-o", out)
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        assert (done.returncode, "tilewright[dataset]" in done.stderr) == (2, True)
-        pytest.skip("pyarrow is not installed; the message was seen")
-    table = parquet.read_table(out)
-    assert table.num_rows == 3
-    assert str(table.schema.field("speedup_over_eager").type) == "double", "though no record has one"
-    assert table.to_pylist()[2]["prompt"][0]["role"] == "system"

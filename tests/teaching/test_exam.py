@@ -13,7 +13,7 @@ from tests.frontends.recordings import RIGHT, SOURCE, WRONG, record
 from tests.teaching.made_runs import EARLIER
 
 from tilewright.frontends.report.rendering import markdown
-from tilewright.frontends.report.suite import exam_picture, exam_report
+from tilewright.frontends.report.suite import exam_report
 from tilewright.prompts.question import system_text
 from tilewright.records import Budget, Modelled
 from tilewright.store import RunFolder, Store
@@ -84,7 +84,6 @@ def test_the_report_says_what_was_found_and_what_was_not_held() -> None:
     assert "not held: the service \\| failed" in text
     assert "held out: none" in text
     assert "Nobody knows" in markdown(exam_report(replace(exam, held_out=False)), None)
-    assert "+50 points" in exam_picture(exam)
 
 
 def test_what_a_student_is_told(tmp_path: Path) -> None:

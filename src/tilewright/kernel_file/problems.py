@@ -35,7 +35,7 @@ class Code(str, Enum):
     INCLUDE = "include"
     HOST_CODE = "host-code"
     DEVICE_STATE = "device-state"
-    DEVICE_CALL = "device-call"
+    DEVICE_CALL = "device-call"  # in records of earlier versions; such calls are found in the PTX
     DOES_NOT_APPLY = "does-not-apply"
 
 

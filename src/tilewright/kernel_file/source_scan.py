@@ -1,6 +1,7 @@
-"""Checks of the C++ text of a kernel file: allowed headers; no host code, state, heap, prints or clocks.
+"""Checks of the C++ text of a kernel file: allowed headers, no host code.
 
-Works on tokens; what macros hide is found in the compiled PTX. Returns a `SourceSummary` for the static checks.
+Works on tokens. State, heap, prints and clocks are found in the compiled PTX, where no macro hides them. Returns a
+`SourceSummary` for the static checks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from tilewright.kernel_file import words
 from tilewright.kernel_file.compiled_plan import SourceSummary
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
-from tilewright.kernel_file.device_state import find_device_state
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 
 # -- inline assembly --
@@ -21,22 +21,6 @@ from tilewright.kernel_file.problems import Autofix, Code, Problem
 ASSEMBLY_WORDS = frozenset(("asm", "__asm__", "__asm"))
 _QUALIFIERS = ("volatile", "__volatile__", "goto", "inline")
 _RULES = (
-    (re.compile(r"%(?:clock|globaltimer)\w*"), Code.DEVICE_CALL, "a kernel reads no clock; delete it"),
-    (
-        re.compile(r"%(?:gridid|current_graph_exec|pm[0-7]|envreg\d)\w*"),
-        Code.DEVICE_CALL,
-        "a kernel's work may not depend on which call it is; delete it",
-    ),
-    (
-        re.compile(r"%(?:n?smid|n?warpid)\b"),
-        Code.DEVICE_CALL,
-        "a kernel's work may not depend on where it runs; use blockIdx and threadIdx",
-    ),
-    (
-        re.compile(r"\b(?:vprintf|malloc|free|__assertfail|cudaLaunchDevice\w*|cudaGetParameterBuffer\w*)\b"),
-        Code.DEVICE_CALL,
-        "nothing may be called from assembly; delete it",
-    ),
     (
         re.compile(r"(?<![\w.%])\.(?:global|visible|extern|weak|common|managed)\b"),
         Code.DEVICE_STATE,
@@ -96,7 +80,7 @@ def _template(tokens: Sequence[CppToken], index: int) -> _Template:
     return _Template(content, first, is_literal)
 
 
-# -- headers, host code, state, heap, prints and clocks --
+# -- headers and host code --
 
 ALLOWED_HEADERS = (
     "cuda_fp16.h",
@@ -123,22 +107,12 @@ _PRAGMA = re.compile(
     r"|GCC +unroll|clang +diagnostic|clang +loop)\b"
 )
 
-_HEAP = ("malloc", "calloc", "realloc", "__nv_aligned_device_malloc")
-_PRINT = ("printf", "vprintf", "fprintf", "putchar", "__assertfail")
-_CLOCKS = re.compile(
-    r"(?:clock64|clock_gettime|__?clock(?:64|hi)?|__nv_clock\w*|__?globaltimer\w*|globaltimer\w*|chrono"
-    r"|__nvvm_read_ptx_sreg_(?:clock|globaltimer)\w*|__DATE__|__TIME__|__TIMESTAMP__)\Z"
-)
 _CALLED_ONLY = {  # common words: refused as calls, allowed as names
-    "free": (Code.DEVICE_CALL, "use registers, __shared__ or a //! scratch buffer"),
-    "puts": (Code.DEVICE_CALL, "print nothing; results go to the outputs"),
-    "clock": (Code.DEVICE_CALL, "a kernel reads no clock"),
     "main": (Code.HOST_CODE, "delete it; the plan launches the kernels"),
     "system": (Code.HOST_CODE, "delete it; there is no host code"),
     "getenv": (Code.HOST_CODE, "delete it; there is no host code"),
     "fopen": (Code.HOST_CODE, "delete it; there is no host code"),
 }
-_DEVICE_LAUNCH = re.compile(r"cuda(?:LaunchDevice|GetParameterBuffer|LaunchKernel|LaunchCooperative|GraphLaunch)\w*\Z")
 _RUNTIME_API = re.compile(r"cuda[A-Z]\w*\Z")
 _DEVICE_RUNTIME_API = re.compile(
     r"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion|Round(?:Mode|Nearest|Zero|PosInf|MinInf))\Z"
@@ -171,7 +145,6 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[SourceSummary, lis
     bodies = macro_bodies(cpp)
     _tokens(cpp, cpp.code)
     _tokens(cpp, bodies)
-    find_device_state(cpp)
     identifiers = frozenset(token.text for tokens in (cpp.code, bodies) for token in tokens if token.kind == "ident")
     return SourceSummary(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
 
@@ -269,12 +242,6 @@ def _word(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken,
     if check is None:
         if text[:2] == "cu":
             _api(cpp, tokens, index, token)
-        elif (
-            ("clock" in text or "timer" in text or "chrono" in text or text[:2] == "__")
-            and _CLOCKS.match(text)
-            and not _is_member(tokens, index)
-        ):
-            cpp.report(Code.DEVICE_CALL, token, f"the clock `{text}`", "a kernel reads no clock; delete it")
         return
     check(cpp, tokens, index)
 
@@ -293,9 +260,7 @@ def _preceding(tokens: Sequence[CppToken], index: int) -> str:
 
 def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) -> None:
     text = token.text
-    if _DEVICE_LAUNCH.match(text):
-        cpp.report(Code.DEVICE_CALL, token, f"the launch `{text}`", "launches are //! launch lines of the plan")
-    elif _RUNTIME_API.match(text):
+    if _RUNTIME_API.match(text):
         if not _DEVICE_RUNTIME_API.match(text):
             cpp.report(Code.HOST_CODE, token, f"the host API `{text}`", "delete it; the runner owns memory and streams")
     elif (
@@ -316,17 +281,6 @@ def _is_own(tokens: Sequence[CppToken], name: str) -> bool:
     )
 
 
-def _heap_or_print(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    token = tokens[index]
-    if _is_member(tokens, index):
-        return
-    prints = token.text in _PRINT
-    remedy = (
-        "print nothing; results go to the outputs" if prints else "use registers, __shared__ or a //! scratch buffer"
-    )
-    cpp.report(Code.DEVICE_CALL, token, f"`{token.text}`", remedy)
-
-
 def _called_only(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
     token = tokens[index]
     if _following(tokens, index) != "(" or _is_member(tokens, index):
@@ -336,14 +290,6 @@ def _called_only(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
     if not declared or token.text == "main":
         code, remedy = _CALLED_ONLY[token.text]
         cpp.report(code, token, f"`{token.text}(`", remedy)
-
-
-def _new_or_delete(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    token = tokens[index]
-    if token.text == "delete" and _preceding(tokens, index) == "=":
-        return
-    remedy = "there is no heap; use registers, __shared__ or a //! scratch buffer"
-    cpp.report(Code.DEVICE_CALL, token, f"`{token.text}`", remedy)
 
 
 def _host_namespace(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
@@ -399,9 +345,7 @@ def _import(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
 
 
 _WORDS = {
-    **dict.fromkeys((*_HEAP, *_PRINT), _heap_or_print),
     **dict.fromkeys(_CALLED_ONLY, _called_only),
-    **dict.fromkeys(("new", "delete"), _new_or_delete),
     **dict.fromkeys(_HOST_NAMESPACES, _host_namespace),
     **dict.fromkeys(_REFUSED, _never),
     **dict.fromkeys(ASSEMBLY_WORDS, check_assembly),

@@ -1,4 +1,4 @@
-"""Whether a kernel file is still the one that was verified: its SHA-256 against the identity on record."""
+"""What lies beside a kernel file: its provenance, by which a change is seen, and the reference of one from words."""
 
 from __future__ import annotations
 
@@ -55,3 +55,27 @@ def changed_beside_record(kernel_file: Path) -> str:
     except (OSError, ValueError, TypeError, KeyError):
         return ""
     return changed_since_verified(kernel_file, str(recorded), str(run))
+
+
+REFERENCE_FUNCTION = "reference"  # what it is called in the file beside a kernel
+
+
+def reference_path(kernel_file: Path) -> Path:
+    """`softmax.cu` -> `softmax.cu.reference.py`."""
+    return kernel_file.with_name(kernel_file.name + ".reference.py")
+
+
+def write_reference(kernel_file: Path, identity: str, text: str, function: str) -> None:
+    """Put the reference of a kernel beside it, where `tilewright.load` finds it."""
+    head = f"# The reference of the kernel file with SHA-256 {identity}: `tilewright.load` falls back to it."
+    whole = f"{head}\n{text.rstrip()}\n\n\n{REFERENCE_FUNCTION} = {function}\n"
+    reference_path(kernel_file).write_text(whole, "utf-8")
+
+
+def read_reference(kernel_file: Path, identity: str) -> str:
+    """The reference that was written beside a kernel file; "" where there is none, or it is another file's."""
+    try:
+        text = reference_path(kernel_file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text if f"SHA-256 {identity}:" in text.partition("\n")[0] else ""

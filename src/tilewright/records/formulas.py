@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-_TOKEN = re.compile(r"\s*(?:(?P<number>\d+)|(?P<name>[A-Za-z_]\w*)|(?P<sign>//|[-+*/()]))")
+_STRANGE = re.compile(r"[^\w\s+*/()-]|\*\*")
 _LONGEST_TEXT = 200
 _MOST_TERMS = 16
 _LARGEST_NUMBER = 1 << 31
@@ -52,7 +53,7 @@ class SizeFormula:
         """Parse a formula. Raises `ValueError` with one sentence."""
         if len(text) > _LONGEST_TEXT:
             raise ValueError(f"a formula has at most {_LONGEST_TEXT} characters")
-        return _Parser(text).formula()
+        return _read(text)
 
     def __str__(self) -> str:
         return self.text({})
@@ -114,115 +115,76 @@ def _simplest(terms: Iterable[SizeTerm], constant: int, divisor: int) -> tuple[t
     return tuple(SizeTerm(count // common, names) for count, names in kept), constant // common, divisor // common
 
 
-# -- parsing --
+# -- parsing: sums of products, as a dictionary of coefficients by names with () for the constant, over a divisor --
+
+_Part = tuple[dict[tuple[str, ...], int], int]
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A sum of products, keyed by their names, over a divisor; the key of the constant is ()."""
+def _read(text: str) -> SizeFormula:
+    """The formula of a text that Python can read as an expression of names, numbers, + - * / and brackets."""
+    strange = _STRANGE.search(text)
+    if strange is not None:
+        raise ValueError(f"{text!r} has {strange[0]!r}; a formula has names, numbers, + - * / ( )")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise ValueError(f"{text!r} is no formula; write names, numbers, + - * / and brackets in pairs") from None
+    products, divisor = _part(tree, text)
+    terms = [SizeTerm(count, names) for names, count in products.items() if names and count]
+    if not terms:
+        raise ValueError(f"{text!r} names no dimension; write a number for a constant size")
+    return SizeFormula.of(terms, products.get((), 0), divisor)
 
-    products: dict[tuple[str, ...], int]
-    divisor: int = 1
 
-    def times(self, factor: int) -> dict[tuple[str, ...], int]:
-        return {names: factor * count for names, count in self.products.items()}
+def _part(node: ast.expr, text: str) -> _Part:
+    match node:
+        case ast.Name(id=name):
+            return {(name,): 1}, 1
+        case ast.Constant(value=int() as number):
+            if number > _LARGEST_NUMBER:
+                raise ValueError(f"{text!r} has {number}, which is too large for a size")
+            return {(): number}, 1
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _added(({}, 1), _part(operand, text), -1, text)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as sign, right=right):
+            return _added(_part(left, text), _part(right, text), 1 if isinstance(sign, ast.Add) else -1, text)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _multiplied(_part(left, text), _part(right, text), text)
+        case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv(), right=right):
+            (products, divisor), (others, more) = _part(left, text), _part(right, text)
+            by = others.get((), 0)
+            if more > 1 or by < 1 or any(names and count for names, count in others.items()):
+                raise ValueError(f"{text!r} divides by something other than a whole number above 0")
+            return products, divisor * by
+    raise ValueError(f"{text!r} is no formula; write names, numbers, + - * / and brackets in pairs")
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens: list[tuple[str, str]] = []
-        place = 0
-        while text[place:].strip():
-            found = _TOKEN.match(text, place)
-            if found is None:
-                raise ValueError(f"{text!r} has {text[place:].strip()[0]!r}; a formula has names, numbers, + - * / ( )")
-            assert found.lastgroup is not None
-            self._tokens.append((found.lastgroup, found[found.lastgroup]))
-            place = found.end()
-        self._next = 0
+def _added(one: _Part, other: _Part, sign: int, text: str) -> _Part:
+    if other[1] > 1 and (one[1] > 1 or sign < 0):
+        raise _too_rich(text)
+    products = {names: other[1] * count for names, count in one[0].items()}
+    for names, count in other[0].items():
+        products[names] = products.get(names, 0) + sign * one[1] * count
+    return _bounded(products, text), one[1] * other[1]
 
-    def formula(self) -> SizeFormula:
-        part = self._sum()
-        if self._next < len(self._tokens):
-            raise ValueError(f"{self._text!r} goes on with {self._tokens[self._next][1]!r} where a formula could end")
-        terms = [SizeTerm(count, names) for names, count in part.products.items() if names and count]
-        if not terms:
-            raise ValueError(f"{self._text!r} names no dimension; write a number for a constant size")
-        return SizeFormula.of(terms, part.products.get((), 0), part.divisor)
 
-    def _peek(self) -> str:
-        return self._tokens[self._next][1] if self._next < len(self._tokens) else ""
+def _multiplied(one: _Part, other: _Part, text: str) -> _Part:
+    if one[1] > 1 or other[1] > 1:
+        raise _too_rich(text)
+    products: dict[tuple[str, ...], int] = {}
+    alike: dict[tuple[str, ...], tuple[str, ...]] = {}  # a * b and b * a are the same
+    for names, count in one[0].items():
+        for more, times in other[0].items():
+            key = alike.setdefault(tuple(sorted(names + more)), names + more)
+            products[key] = products.get(key, 0) + count * times
+    return _bounded(products, text), 1
 
-    def _take(self) -> tuple[str, str]:
-        if self._next >= len(self._tokens):
-            raise ValueError(f"{self._text!r} ends where a name or a number should follow")
-        self._next += 1
-        return self._tokens[self._next - 1]
 
-    def _sum(self) -> _Part:
-        part = self._product()
-        while self._peek() in ("+", "-"):
-            sign = 1 if self._take()[1] == "+" else -1
-            part = self._added(part, self._product(), sign)
-        return part
+def _bounded(products: dict[tuple[str, ...], int], text: str) -> dict[tuple[str, ...], int]:
+    if len(products) > _MOST_TERMS:
+        raise ValueError(f"{text!r} has more than {_MOST_TERMS} terms")
+    return products
 
-    def _product(self) -> _Part:
-        part = self._factor()
-        while self._peek() in ("*", "/", "//"):
-            if self._take()[1] == "*":
-                part = self._multiplied(part, self._factor())
-            else:
-                part = self._divided(part, self._factor())
-        return part
 
-    def _factor(self) -> _Part:
-        kind, word = self._take()
-        if kind == "name":
-            return _Part({(word,): 1})
-        if kind == "number":
-            if int(word) > _LARGEST_NUMBER:
-                raise ValueError(f"{self._text!r} has {word}, which is too large for a size")
-            return _Part({(): int(word)})
-        if word == "-":
-            return self._added(_Part({}), self._factor(), -1)
-        if word == "(":
-            part = self._sum()
-            if self._peek() != ")":
-                raise ValueError(f"{self._text!r} opens a bracket that it does not close")
-            self._take()
-            return part
-        raise ValueError(f"{self._text!r} has {word!r} where a name or a number should be")
-
-    def _added(self, one: _Part, other: _Part, sign: int) -> _Part:
-        if other.divisor > 1 and (one.divisor > 1 or sign < 0):
-            raise self._too_rich()
-        products = one.times(other.divisor)
-        for names, count in other.times(sign * one.divisor).items():
-            products[names] = products.get(names, 0) + count
-        return self._bounded(_Part(products, one.divisor * other.divisor))
-
-    def _multiplied(self, one: _Part, other: _Part) -> _Part:
-        if one.divisor > 1 or other.divisor > 1:
-            raise self._too_rich()
-        products: dict[tuple[str, ...], int] = {}
-        alike: dict[tuple[str, ...], tuple[str, ...]] = {}  # a * b and b * a are the same
-        for names, count in one.products.items():
-            for more, times in other.products.items():
-                key = alike.setdefault(tuple(sorted(names + more)), names + more)
-                products[key] = products.get(key, 0) + count * times
-        return self._bounded(_Part(products))
-
-    def _divided(self, one: _Part, other: _Part) -> _Part:
-        divisor = other.products.get((), 0)
-        if other.divisor > 1 or divisor < 1 or any(names and count for names, count in other.products.items()):
-            raise ValueError(f"{self._text!r} divides by something other than a whole number above 0")
-        return _Part(one.products, one.divisor * divisor)
-
-    def _bounded(self, part: _Part) -> _Part:
-        if len(part.products) > _MOST_TERMS:
-            raise ValueError(f"{self._text!r} has more than {_MOST_TERMS} terms")
-        return part
-
-    def _too_rich(self) -> ValueError:
-        return ValueError(f"{self._text!r} uses the result of a division; divide once, last: (a - b + 4) / 2")
+def _too_rich(text: str) -> ValueError:
+    return ValueError(f"{text!r} uses the result of a division; divide once, last: (a - b + 4) / 2")

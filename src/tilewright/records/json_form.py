@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import importlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -303,14 +302,3 @@ class Carried(Exception):
 
 def _again(kind: type[Carried], arguments: tuple[Any, ...]) -> Carried:
     return kind.__new__(kind, *arguments)
-
-
-# -- notebook display --
-
-
-class Displayed:
-    """A record that notebooks show as HTML, made by the front end."""
-
-    def _repr_html_(self) -> str:
-        # Looked up by name and late: records know nothing above them, and nobody but a notebook asks.
-        return str(importlib.import_module("tilewright.frontends.report.run_report").html_of(self))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.records.execution import GpuConditions
-from tilewright.records.json_form import Displayed
 from tilewright.records.task import Precision
 
 # -- confidence intervals --
@@ -119,7 +118,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Measured(Displayed):
+class Measured:
     """Measured on a GPU with a cold cache, in turns with baselines and a control, all at one precision."""
 
     gpu: str
@@ -170,7 +169,7 @@ class ModelTerm:
 
 
 @dataclass(frozen=True)
-class Modelled(Displayed):
+class Modelled:
     """Modelled from emulated counts of sampled blocks at the task's sizes. It ranks candidates; it is not measured."""
 
     gpu: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import ClassVar
 
-from tilewright.records.json_form import Displayed, formerly
+from tilewright.records.json_form import formerly
 from tilewright.records.lint import LintFinding
 from tilewright.records.measurement import Measurement, Modelled, is_beyond_noise
 from tilewright.records.task import Task
@@ -322,7 +322,7 @@ class Ending(str, Enum):
 
 
 @dataclass(frozen=True)
-class Run(Displayed):
+class Run:
     """The state of a run. `ending` is None while it can continue."""
 
     id: str

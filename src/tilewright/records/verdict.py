@@ -10,7 +10,7 @@ from tilewright.records.addresses import FollowedAddresses
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingKind, FindingRecord
 from tilewright.records.execution import Digest, FaultKind
-from tilewright.records.json_form import Displayed, formerly
+from tilewright.records.json_form import formerly
 from tilewright.records.task import Layout
 
 
@@ -107,7 +107,7 @@ class SizeLimit:
 
 
 @dataclass(frozen=True)
-class Passed(Displayed):
+class Passed:
     """Right in all cases that could be run, without findings."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits", "is_looked_at", "addresses")
@@ -355,7 +355,7 @@ Evidence = (
 
 
 @dataclass(frozen=True)
-class Rejected(Displayed):
+class Rejected:
     evidence: Evidence
     cases: tuple[CaseResult, ...] = ()  # that were right before it
 
@@ -368,7 +368,7 @@ class Rejected(Displayed):
 
 
 @dataclass(frozen=True)
-class Unsupported(Displayed):
+class Unsupported:
     """No device here can run it: neither right nor wrong."""
 
     message: str

@@ -80,7 +80,7 @@ class Backward:
         return tuple(one.name for one in self.operation.op.parameters if one.name not in given)
 
 
-class _ByKernel(torch.autograd.function._SingleLevelFunction):
+class _ByKernel(torch.autograd.Function):
     """One call whose gradients the backward operation computes."""
 
     @staticmethod
@@ -204,9 +204,6 @@ def common_leads(files: Sequence[KernelFile]) -> dict[str, int]:
     return dict(found.pop()) if len(found) == 1 else {}
 
 
-_apply: Any = _ByKernel.apply  # type: ignore[attr-defined]  # its base has it, and has no types
-
-
 def run_with_backward(
     torch_op: TorchOp, backward: Backward, by_reference: ReferenceBackward | None, below: Any, values: Sequence[Any]
 ) -> Any:
@@ -220,4 +217,4 @@ def run_with_backward(
             f"{torch_op.op.name}: {wanting[0]} requires grad, and its backward gives no gradient of it; "
             f"pass {wanting[0]}.detach(), or a backward that does"
         )
-    return _apply(torch_op, backward, by_reference, below, *values)
+    return _ByKernel.apply(torch_op, backward, by_reference, below, *values)  # type: ignore[no-untyped-call]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.kernel_file import Reason, Selected
-from tilewright.records import Buffer, BufferRole, Build, ConstantValue, Dim3, Displayed, LibraryCall
+from tilewright.records import Buffer, BufferRole, Build, ConstantValue, Dim3, LibraryCall
 from tilewright.toolchain import LaunchReport, report_launch
 
 
 @dataclass(frozen=True)
-class Explanation(Displayed):
+class Explanation:
     """The file that takes a call, or why none does. `refused` are the reasons of the files before it."""
 
     op: str

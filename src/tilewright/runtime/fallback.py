@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
-from tilewright.kernel_file import NoneApplies, Op
+from tilewright.kernel_file import NoneApplies, Op, Reason
 from tilewright.runtime import torch_library
-from tilewright.runtime.errors import CallRefused, NoKernelApplies, ReferenceUsed
+from tilewright.runtime.errors import CallRefused, GradientNotSupported, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.returned import leaves
 
 Reference = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class TextReference:
+    """A reference as source text, which is run in this process on first use; `names` are the op's parameters."""
+
+    text: str
+    function: str
+    names: tuple[str, ...]
+
+    @property
+    def identity(self) -> str:
+        return f"{self.function} {hashlib.sha256(self.text.encode()).hexdigest()}"
+
+    def __call__(self, *values: Any) -> Any:
+        return _function_in(self.text, self.function)(**dict(zip(self.names, values, strict=True)))
+
+
+@cache
+def _function_in(text: str, name: str) -> Reference:
+    namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{name}"}
+    exec(compile(text, f"<the reference {name}>", "exec"), namespace)
+    function: Reference = namespace[name]
+    return function
 
 
 class NoKernelMatches(Exception):
@@ -60,12 +87,23 @@ class Fallback:
             return unwrap_results(self.op, self._separate(returned, values))
         return returned
 
+    def under_transform(self, values: Sequence[Any]) -> Any:
+        """Run the reference for a call under `torch.func` or forward-mode differentiation, which see into it."""
+        if not self.may_run:
+            raise GradientNotSupported(
+                f"{self.op.name}: torch.func and forward-mode differentiation (vmap, grad, jvp) see into PyTorch code, "
+                "not into a kernel; give the operation a reference, or call it without them"
+            )
+        self.warn(("transform",), "under torch.func or forward-mode differentiation the reference runs (said once)")
+        return unwrap_results(self.op, self.results(values))
+
     def warn_or_raise(self, none: NoneApplies) -> None:
         """Warn, once per kind of reason, that the reference runs; raise `NoKernelApplies` where it may not."""
         if not self.may_run:
             raise self.error(none)
         kind = tuple((reason.file, reason.problem.code, reason.problem.line) for reason in none.reasons)
-        self.warn(kind, f"no kernel file takes this call, so the reference runs (said once):\n{_list(none)}")
+        why = dict.fromkeys(_sentence(one) for one in none.reasons)
+        self.warn(kind, f"no kernel takes this call, so the PyTorch reference runs (said once): {'; or '.join(why)}")
 
     def error(self, none: NoneApplies) -> NoKernelApplies:
         remedy = "" if self.reference is not None else "\npass load(..., reference=...) to fall back to it"
@@ -144,6 +182,12 @@ def _frames_to_caller() -> int:
     while frame.f_back is not None and (frame.f_globals.get("__name__") or package).partition(".")[0] in passed:
         frame, frames = frame.f_back, frames + 1
     return frames
+
+
+def _sentence(reason: Reason) -> str:
+    """Why a file does not take a call, for who has the tensors and not the file."""
+    remedy = reason.problem.remedy
+    return f"{reason.problem.found}{f'; {remedy} to use the kernel' if remedy.startswith('pass ') else ''}"
 
 
 def _list(none: NoneApplies) -> str:

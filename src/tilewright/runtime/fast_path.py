@@ -31,12 +31,14 @@ tracing = torch._C._get_tracing_state  # torch.jit.trace
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` or forward-mode differentiation is active."""
+    return forward_ad._current_level >= 0 or _functorch_level() is not None
+
+
 def no_torch_modes_active() -> bool:
     """Whether no mode, tracer or transform of torch is active."""
-    return (
-        not (dispatch_modes() or function_modes() or tracing() or forward_ad._current_level >= 0)
-        and _functorch_level() is None
-    )
+    return not (dispatch_modes() or function_modes() or tracing() or is_transformed())
 
 
 def are_plain_tensors(tensors: Iterable[Any]) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tilewright.kernel_file import KernelFile, Op, TunedChoices, parse
-from tilewright.records import changed_beside_record
+from tilewright.records import REFERENCE_FUNCTION, changed_beside_record, read_reference
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.errors import ChangedKernelFile, LoadError
-from tilewright.runtime.fallback import Reference
+from tilewright.runtime.fallback import Reference, TextReference
 from tilewright.runtime.operation import Operation
 from tilewright.runtime.returned import OutputSpec
 
@@ -29,12 +29,15 @@ def load(
     """An operation from a kernel file, an ordered list of files, or a folder (its `*.cu` in the order of their names).
 
     The first file that takes a call runs; where none does, `reference` runs with the same arguments and a warning says
-    so once, or `NoKernelApplies` is raised if there is none or `strict` is set. `allow_library=False` refuses files
-    with library steps. A file that was changed after it was verified is loaded with a warning. Nothing is built before
-    the first call or `prepare`.
+    so once, or `NoKernelApplies` is raised if there is none or `strict` is set. A kernel made from words has its
+    reference beside it. `allow_library=False` refuses files with library steps. A file that was changed after it was
+    verified is loaded with a warning. Nothing is built before the first call or `prepare`.
     """
     paths = find_files(source)
     files = read_files(paths, allow_library)
+    if reference is None and (text := read_reference(paths[0], files[0].identity)):
+        names = tuple(parameter.name for parameter in files[0].plan.op.parameters)
+        reference = TextReference(text, REFERENCE_FUNCTION, names)
     for said in filter(None, map(changed_beside_record, paths)):
         warnings.warn(said, ChangedKernelFile, stacklevel=2)
     if isinstance(reference, types.FunctionType):

@@ -59,6 +59,7 @@ from tilewright.runtime.fast_path import (
     EntryCache,
     are_plain_tensors,
     is_plain,
+    is_transformed,
     make_fast_path,
     make_key_function,
     no_torch_modes_active,
@@ -253,6 +254,8 @@ class Operation:
         regular = self.signature.normalise(values, {})
         tensors = tuple([regular[i] for i in self._tensor_positions])
         check_tensors(self.op, tensors)
+        if is_transformed():
+            return self.fallback.under_transform(regular)
         wants_gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         if wants_gradients or not no_torch_modes_active() or not are_plain_tensors(tensors):
             refuse_distributed(self.op, tensors)

@@ -7,110 +7,77 @@ structure from them; arguments that the function returns are returned as the sam
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 
 @dataclass(frozen=True)
-class Result:
-    """A result of the kernel, by its number."""
+class Leaf:
+    """A result of the kernel by its number, an argument of the call by its name, or else a value, such as None."""
 
-    number: int
+    number: int = -1
+    name: str = ""
+    value: Any = None
+    kind: type | None = None  # of a result that the function returns as a Python number
 
     def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return results[self.number]
+        if self.name:
+            return arguments[self.name]
+        if self.number < 0:
+            return self.value
+        return results[self.number] if self.kind is None else self.kind(results[self.number].item())
 
 
 @dataclass(frozen=True)
-class Number:
-    """A result of the kernel that the function returns as a Python number."""
+class Node:
+    """A tuple, list, named tuple, mapping or dataclass."""
 
-    number: int
-    kind: type
-
-    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return self.kind(results[self.number].item())
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of the call itself, by its name."""
-
-    name: str
-
-    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return arguments[self.name]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A value that is no tensor, such as None."""
-
-    value: Any
-
-    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A tuple, a named tuple or a list."""
-
-    make: Callable[[list[Any]], Any]
+    kind: Any
+    names: tuple[Any, ...]  # () of a sequence
     items: tuple[OutputSpec, ...]
 
     def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return self.make([item.fill(results, arguments) for item in self.items])
+        parts = [item.fill(results, arguments) for item in self.items]
+        if issubclass(self.kind, (tuple, list)):
+            return self.kind(*parts) if hasattr(self.kind, "_fields") else self.kind(parts)
+        named = dict(zip(self.names, parts, strict=True))
+        return named if self.kind is dict else self.kind(**named)
 
 
-@dataclass(frozen=True)
-class Named:
-    """A mapping or a dataclass."""
-
-    make: Callable[..., Any]
-    names: tuple[Any, ...]
-    items: tuple[OutputSpec, ...]
-
-    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        parts = {name: item.fill(results, arguments) for name, item in zip(self.names, self.items, strict=True)}
-        return self.make(parts)
+OutputSpec = Leaf | Node
 
 
-OutputSpec = Result | Number | Argument | Constant | Listed | Named
+def _parts(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """The names and the values of what is in a structure; None for a leaf."""
+    if isinstance(value, Mapping):
+        return tuple(value), tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return (), tuple(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = tuple(one.name for one in dataclasses.fields(value))
+        return names, tuple(getattr(value, name) for name in names)
+    return None
 
 
 def leaves(value: Any) -> Iterator[Any]:
     """The leaves of nested tuples, lists, mappings and dataclasses, in order, without None."""
-    if value is None:
-        return
-    if isinstance(value, Mapping):
-        parts: Sequence[Any] = tuple(value.values())
-    elif isinstance(value, (tuple, list)):
-        parts = value
-    elif _is_record(value):
-        parts = tuple(getattr(value, one.name) for one in dataclasses.fields(value))
-    else:
+    parts = _parts(value)
+    if parts is not None:
+        for part in parts[1]:
+            yield from leaves(part)
+    elif value is not None:
         yield value
-        return
-    for part in parts:
-        yield from leaves(part)
 
 
 def output_spec_of(returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str]) -> OutputSpec | None:
     """The spec of what a function returned for these arguments; None for a plain tensor, tuple or None."""
     walk = _Walk(arguments, frozenset(in_place))
     form = walk.spec(returned)
-    plain: OutputSpec
-    if walk.results == 0:
-        plain = Constant(None)
-    elif walk.results == 1:
-        plain = Result(0)
-    else:
-        plain = Listed(tuple, tuple(Result(number) for number in range(walk.results)))
+    flat = tuple(Leaf(number) for number in range(walk.results))
+    plain = Node(tuple, (), flat) if len(flat) > 1 else flat[0] if flat else Leaf()
     return None if form == plain else form
 
 
@@ -120,8 +87,9 @@ class _Walk:
     def __init__(self, arguments: Mapping[str, Any], in_place: frozenset[str]) -> None:
         self.results = 0
         self._in_place = in_place
-        self._seen = {id(value): Argument(name) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-        self._known: dict[int, OutputSpec] = {}
+        tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+        self._seen = {id(value): Leaf(name=name) for name, value in tensors.items()}
+        self._known: dict[int, Leaf] = {}
 
     def spec(self, value: Any) -> OutputSpec:
         if isinstance(value, torch.Tensor):
@@ -129,32 +97,11 @@ class _Walk:
             if argument is not None and argument.name in self._in_place:
                 return argument  # a tensor changed in place is no result
             self.results += 1
-            return argument or self._known.setdefault(id(value), Result(self.results - 1))
-        if isinstance(value, Mapping):
-            kind: Any = type(value)
-            make = dict if kind is dict else partial(_by_names, kind)
-            return Named(make, tuple(value), tuple(self.spec(one) for one in value.values()))
-        if isinstance(value, (tuple, list)):
-            sequence: Any = type(value)
-            make = partial(_by_places, sequence) if hasattr(sequence, "_fields") else sequence
-            return Listed(make, tuple(self.spec(one) for one in value))
-        if _is_record(value):
-            record: Any = type(value)
-            names = tuple(one.name for one in dataclasses.fields(value))
-            return Named(partial(_by_names, record), names, tuple(self.spec(getattr(value, name)) for name in names))
+            return argument or self._known.setdefault(id(value), Leaf(self.results - 1))
+        parts = _parts(value)
+        if parts is not None:
+            return Node(type(value), parts[0], tuple(map(self.spec, parts[1])))
         if isinstance(value, (bool, int, float)):
             self.results += 1
-            return Number(self.results - 1, type(value))
-        return Constant(value)
-
-
-def _by_names(kind: Any, parts: Mapping[str, Any]) -> Any:
-    return kind(**parts)
-
-
-def _by_places(kind: Any, items: Sequence[Any]) -> Any:
-    return kind(*items)
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+            return Leaf(self.results - 1, kind=type(value))
+        return Leaf(value=value)

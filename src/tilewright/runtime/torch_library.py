@@ -111,11 +111,6 @@ def set_autograd(name: str, kernel: KernelFunction) -> None:
     )
 
 
-def set_batching(name: str, kernel: KernelFunction) -> None:
-    """The vmap rule: `kernel(info, in_dims, *values)` returns results and out_dims."""
-    torch.library.register_vmap(f"{NAMESPACE}::{name}", kernel, lib=_library)
-
-
 def overload(name: str) -> Any:
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import torch
 from torch._ops import _OpNamespace
-from torch.autograd import forward_ad
 
 from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
@@ -25,7 +24,7 @@ from tilewright.runtime.call_devices import check_one_device
 from tilewright.runtime.entries import count_changes, refuse_gradients, refuse_traced_overlap
 from tilewright.runtime.errors import CallRefused, GradientNotSupported, LoadError
 from tilewright.runtime.fallback import Fallback, NoKernelMatches, Reference, unwrap_results
-from tilewright.runtime.specs import traced_arguments, unsupported_reasons, vmap_rule
+from tilewright.runtime.specs import traced_arguments, unsupported_reasons
 from tilewright.runtime.torch_library import (
     DIGITS,
     NAMESPACE,
@@ -50,33 +49,24 @@ def register_autograd(torch_op: TorchOp) -> None:
         values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], create_graph: bool
     ) -> Sequence[torch.Tensor]:
         if create_graph or by_reference is None:
-            return _transformable(torch_op.fallback, values, gradients, wanted)
+            return _recomputed(torch_op.fallback, values, gradients, wanted, create_graph=True)
         found: Sequence[torch.Tensor] = by_reference(*values, list(gradients), list(wanted))
         return found
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        in_jvp = forward_ad._current_level >= 0
-        if in_jvp and any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):  # type: ignore[no-untyped-call]
-            return _with_tangents(torch_op.fallback, changes, values)
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
             return torch_library.run_below_autograd(overload, below, values)
         backward = torch_op.host.backward
-        if backward is not None and backward.matches(op, values) and not _is_transformed():
+        if backward is not None and backward.matches(op, values):
             by_rerun = reference_backward if torch_op.fallback.may_run else None
             return run_with_backward(torch_op, backward, by_rerun, below, values)
         if by_reference is None or not torch_op.fallback.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
         _warn_gradients(torch_op.fallback, values)
-        with _single_level():
-            return _apply(torch_op, by_reference, below, *values)
+        return _ByReference.apply(torch_op, by_reference, below, *values)  # type: ignore[no-untyped-call]
 
     torch_library.set_autograd(torch_op.name, kernel)
-
-
-def _is_transformed() -> bool:
-    """Whether a `torch.func` transform is active: it may need gradients of gradients."""
-    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _warn_gradients(fallback: Fallback, values: Sequence[Any]) -> None:
@@ -93,8 +83,8 @@ def _warn_gradients(fallback: Fallback, values: Sequence[Any]) -> None:
 # -- backward by the reference --
 
 
-class _ByReference(torch.autograd.function._SingleLevelFunction):
-    """One call whose gradients the reference computes. Single level: `torch.func` has selected the level already."""
+class _ByReference(torch.autograd.Function):
+    """One call whose gradients the reference computes."""
 
     @staticmethod
     def forward(ctx: Any, torch_op: TorchOp, by_reference: Any, below: Any, *values: Any) -> Any:
@@ -102,25 +92,20 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         ctx.torch_op, ctx.by_reference = torch_op, by_reference
         ctx.save_for_backward(*(value for value in values if isinstance(value, torch.Tensor)))
         ctx.others = [None if isinstance(value, torch.Tensor) else (value,) for value in values]
-        with _levels_below():
-            return torch_library.run_below_autograd(torch_op.overload, below, values)
+        return torch_library.run_below_autograd(torch_op.overload, below, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        saved = iter([torch._C._functorch.unwrap_if_dead(one) for one in ctx.saved_tensors])
+        saved = iter(ctx.saved_tensors)
         values = [next(saved) if other is None else other[0] for other in ctx.others]
-        wanted = list(ctx.needs_input_grad[3:])
-        if torch.is_grad_enabled() or _is_transformed():
-            found = _transformable(ctx.torch_op.fallback, values, gradients, wanted)
-        elif any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None):
-            found = _detached(ctx.torch_op.fallback, values, gradients, wanted)  # for `is_grads_batched`
+        wanted, fallback = list(ctx.needs_input_grad[3:]), ctx.torch_op.fallback
+        batched = any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None)
+        if torch.is_grad_enabled() or batched:  # the latter for `is_grads_batched`
+            found = _recomputed(fallback, values, gradients, wanted, create_graph=torch.is_grad_enabled())
         else:
             found = ctx.by_reference(*values, list(gradients), wanted)
         made = iter(found)
         return None, None, None, *(next(made) if one else None for one in wanted)
-
-
-_apply: Any = _ByReference.apply  # type: ignore[attr-defined]  # untyped in its base class
 
 
 def _register_gradients(torch_op: TorchOp) -> Any:
@@ -131,7 +116,7 @@ def _register_gradients(torch_op: TorchOp) -> Any:
     def run(*values: Any) -> list[torch.Tensor]:
         *call, gradients, wanted = values
         with _recording():
-            found = _detached(torch_op.fallback, call, gradients, wanted)
+            found = _recomputed(torch_op.fallback, call, gradients, wanted, create_graph=False)
         given = [one for one in (*call, *gradients) if isinstance(one, torch.Tensor)]
         return [_unaliased(one.detach().contiguous(), given) for one in found]
 
@@ -151,48 +136,29 @@ def _register_gradients(torch_op: TorchOp) -> Any:
         return torch_library.run_below_autograd(overload, below, values)
 
     torch_library.set_autograd(name, kernel)
-    torch_library.set_batching(name, vmap_rule(torch_op.op, overload))
     return overload
 
 
-def _detached(
-    fallback: Fallback, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
+def _recomputed(
+    fallback: Fallback, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], *, create_graph: bool
 ) -> list[torch.Tensor]:
-    """The needed gradients, by running the reference again on detached values."""
+    """The needed gradients, by running the reference again; `create_graph`: they can be differentiated in turn."""
     with torch.enable_grad():
-        values = [value.detach().requires_grad_() if want else value for value, want in zip(call, wanted, strict=True)]
+        alone = [want and not (create_graph and one.requires_grad) for one, want in zip(call, wanted, strict=True)]
+        values = [one.detach().requires_grad_() if is_alone else one for one, is_alone in zip(call, alone, strict=True)]
         pairs = list(zip(fallback.results(values), gradients, strict=True))
-    used = [(result, gradient) for result, gradient in pairs if gradient is not None and result.requires_grad]
-    sources = [value for value, want in zip(values, wanted, strict=True) if want]
-    if not used:
-        return [torch.zeros_like(one) for one in sources]
-    found = torch.autograd.grad(
-        [result for result, _ in used],
-        sources,
-        [gradient.to(result.dtype) for result, gradient in used],
-        allow_unused=True,
-    )
+        used = [(result, gradient) for result, gradient in pairs if gradient is not None and result.requires_grad]
+        sources = [value for value, want in zip(values, wanted, strict=True) if want]
+        if not used:
+            return [torch.zeros_like(one) for one in sources]
+        found = torch.autograd.grad(
+            [result for result, _ in used],
+            sources,
+            [gradient.to(result.dtype) for result, gradient in used],
+            allow_unused=True,
+            create_graph=create_graph,
+        )
     return [torch.zeros_like(s) if one is None else one for s, one in zip(sources, found, strict=True)]
-
-
-def _transformable(
-    fallback: Fallback, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
-) -> Sequence[torch.Tensor]:
-    """The needed gradients through `torch.func.vjp`: they can be batched and differentiated."""
-    used = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    sources = [value for value, want in zip(values, wanted, strict=True) if want]
-    if not used:
-        return [torch.zeros_like(one) for one in sources]
-
-    def differentiated(*given: Any) -> tuple[torch.Tensor, ...]:
-        taken = iter(given)
-        results = fallback.results([next(taken) if w else v for v, w in zip(values, wanted, strict=True)])
-        return tuple(results[number] for number in used)
-
-    results, pull = torch.func.vjp(differentiated, *sources)
-    pairs = zip(results, used, strict=True)
-    found: tuple[torch.Tensor, ...] = pull(tuple(gradients[number].to(result.dtype) for result, number in pairs))
-    return found
 
 
 @contextlib.contextmanager
@@ -204,43 +170,6 @@ def _recording() -> Iterator[None]:
         excluded = excluded - c.DispatchKeySet(c.DispatchKey.__members__[name])
     with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
         yield
-
-
-@contextlib.contextmanager
-def _single_level() -> Iterator[None]:
-    """Allow a single-level autograd function under `torch.func`."""
-    before = torch._C._functorch.get_single_level_autograd_function_allowed()
-    torch._C._functorch.set_single_level_autograd_function_allowed(True)
-    try:
-        yield
-    finally:
-        torch._C._functorch.set_single_level_autograd_function_allowed(before)
-
-
-@contextlib.contextmanager
-def _levels_below() -> Iterator[None]:
-    """Enable grad for the `torch.func` levels below an autograd `Function`, which disables it."""
-    if not _is_transformed():
-        yield
-        return
-    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-        yield
-
-
-# -- forward-mode tangents --
-
-
-def _with_tangents(fallback: Fallback, changes: bool, values: Sequence[Any]) -> Any:
-    """Run the reference, which propagates tangents; a kernel does not."""
-    op: Op = fallback.op
-    if changes or not fallback.may_run:
-        raise GradientNotSupported(
-            f"{op.name}: an input has a tangent (jvp, forward-mode gradients), and a kernel file computes none: the "
-            "result would silently lose it; give the operation a reference, or call it without tangents"
-        )
-    fallback.warn(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
-    results = fallback.results(values)
-    return results[0] if len(op.results) == 1 else results
 
 
 # -- the op --
@@ -277,7 +206,6 @@ class TorchOp:
         torch_library.set_fake(name, self.fake)
         self.overload = torch_library.overload(name)
         register_autograd(self)
-        torch_library.set_batching(name, vmap_rule(self.op, self.overload, host.files))
 
     @property
     def fallback(self) -> Fallback:

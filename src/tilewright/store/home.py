@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,18 +134,6 @@ class Store:
             tuple(broken),
             workers,
         )
-
-    def busy(self) -> list[RunFolder]:
-        """The runs that a process works on at present."""
-        return [folder for folder in self._folders() if folder.worker]
-
-    @contextlib.contextmanager
-    def opening(self) -> Iterator[None]:
-        """Hold the lock under which a run is looked up and, if there is none, created."""
-        self._check_home()
-        with open(self.home / "opening.lock", "a", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
 
     @property
     def place(self) -> Path:

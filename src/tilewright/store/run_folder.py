@@ -204,11 +204,10 @@ class RunFolder:
         return ""
 
     @contextlib.contextmanager
-    def lock(self, wait: bool = False) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the lock of the run, which ends with the process, even if that is killed.
 
-        If another process holds it, this raises `RunBusy` or, with `wait`, waits. It raises `NoSuchRun` if that process
-        deletes the run.
+        If another process holds it, this raises `RunBusy`; `NoSuchRun` if that process has deleted the run.
         """
         with self._lock_file() as stream:
             deadline = time.monotonic() + _LOOKED_AT_SECONDS
@@ -217,12 +216,12 @@ class RunFolder:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() > deadline and not wait:
+                    if time.monotonic() > deadline:
                         raise RunBusy(
                             f"run {self.path.name} is being worked on by {_holder(self.path / LOCK)}; "
                             "wait for it to end or stop it"
                         ) from None
-                    time.sleep(_LOOKED_AT_SECONDS if wait else _LOOKED_AT_SECONDS / 5)
+                    time.sleep(_LOOKED_AT_SECONDS / 5)
             if not (self.path / HEADER).exists():
                 raise NoSuchRun(f"run {self.path.name} was deleted by the process that worked on it")
             stream.truncate(0)

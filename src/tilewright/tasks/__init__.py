@@ -10,7 +10,6 @@ from tilewright.tasks.reading.folders import (
     task_from_folder,
     task_from_source,
     task_from_specification,
-    write_task_folder,
 )
 from tilewright.tasks.reading.modules import (
     ModuleCall,

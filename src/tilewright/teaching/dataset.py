@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from tilewright.prompts.question import question_text, system_text
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
@@ -22,10 +21,6 @@ from tilewright.teaching.lessons import KERNEL, Clean, licence_of
 
 RECORDED, RENDERED = "recorded", "rendered"
 UNREADABLE = "no usable reply"
-
-
-class NoParquet(ValueError):
-    """pyarrow is not installed."""
 
 
 @dataclass(frozen=True)
@@ -183,27 +178,3 @@ class _Judged:
 
 def write_jsonl(path: Path, samples: list[Sample]) -> None:
     write_text(path, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in samples))
-
-
-def write_parquet(path: Path, samples: list[Sample]) -> None:
-    """The same columns with their types, whether a column has a value or not. Raises `NoParquet`."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise NoParquet(f"{path}: Parquet needs pyarrow; install tilewright[dataset], or write a .jsonl file") from None
-    message = pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.string())])
-    types: dict[str, Any] = {
-        "str": pyarrow.string(),
-        "bool": pyarrow.bool_(),
-        "int": pyarrow.int64(),
-        "float | None": pyarrow.float64(),
-        "tuple[ChatMessage, ...]": pyarrow.list_(message),
-    }
-    schema = pyarrow.schema([(one.name, types[str(one.type)]) for one in fields(Sample)])
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        parquet.write_table(pyarrow.Table.from_pylist([asdict(one) for one in samples], schema=schema), temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -56,8 +55,8 @@ def test_a_task_from_its_source_to_a_kernel_in_pytorch(tmp_path: Path) -> None:
             assert [one["verdict"] for one in past["attempts"]] == ["wrong values", "passed"]
             _, written = await told(client, "export", run=run, destination="kernels/silu.cu")
             assert written["files"][0] == "kernels/silu.cu"
-            record = await client.read_resource(f"tilewright://runs/{run}")
-            assert json.loads(record.contents[0].text)["settings"]["author"] == "agent:mcp"
+            _, listed = await told(client, "history")
+            assert [one["author"] for one in listed["runs"]] == ["agent:mcp"]
 
     anyio.run(drive)
     x = torch.randn(3, 5)
@@ -180,13 +179,6 @@ def test_nothing_but_the_protocol_is_on_stdout_and_no_secret_in_any_answer(tmp_p
             texts.append(await refused(client, "check", kernel=f'#include "/etc/passwd"\n{RIGHT}'))
             texts.append(await refused(client, "submit_kernel", run=3, attempt="1"))
             texts.append(await refused(client, "none_such"))
-            for uri in ("file:///etc/passwd", "tilewright://runs/..%2f..", "tilewright://runs/x/attempts/99999"):
-                with pytest.raises(Exception, match=r"no name of a run|to read|no run is called") as raised:
-                    await client.read_resource(uri)
-                texts.append(str(raised.value))
-            listed = await client.list_resources()
-            texts.append((await client.read_resource("tilewright://kernel-format")).contents[0].text)
-            assert len(listed.resources) > 12
             for text in texts:
                 assert SECRET not in text
                 assert str(tmp_path) not in text

@@ -36,9 +36,7 @@ def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
         patch.setenv("TILEWRIGHT_HOME", str(folder / "home"))
         root = folder / "root"
         root.mkdir()
-        session = Session(root, agent="My Agent/2")
-        yield Toolbox(session)
-        session.close()
+        yield Toolbox(Session(root, agent="My Agent/2"))
 
 
 def call(toolbox: Toolbox, tool: str, **arguments: Any) -> Answer:
@@ -200,9 +198,6 @@ def test_a_client_of_the_protocol_has_the_same_tools(toolbox: Toolbox) -> None:
             again = await client.call_tool("submit_kernel", sent)
             assert again.is_error
             assert again.content[0].text == f"attempt 1 of run {name} is judged already; attempt 2 is next"
-            kernel = await client.read_resource(f"tilewright://runs/{name}/kernel")
-            assert kernel.contents[0].text == RIGHT
-            assert "# softmax" in (await client.read_resource("tilewright://advice/softmax")).contents[0].text
 
     anyio.run(drive)
     assert any("emulating" in message for message in heard)

@@ -159,17 +159,6 @@ def test_an_equal_module_finds_the_kernel_again(bound: BoundKernel) -> None:
     assert object_request(Scaled(8, 3.0), {}, {}, {}).request != object_request(Scaled(8), {}, {}, {}).request
 
 
-def test_a_closure_follows_the_tensor_it_has_from_around() -> None:
-    weight = torch.ones(8)
-
-    def scaled_by_weight(x: torch.Tensor) -> torch.Tensor:
-        return x * weight * 2.0
-
-    kernel, x = made(scaled_by_weight, x="4x8:f32"), torch.randn(4, 8)
-    weight = torch.randn(8)
-    torch.testing.assert_close(kernel(x), scaled_by_weight(x))
-
-
 def test_a_method_is_made_of_too() -> None:
     task = task_for(Scaled(8).raised, min="4x8:f32")
     assert (task.name, [one.name for one in task.tensors]) == ("scaled_raised", ["min_in", "weight"])

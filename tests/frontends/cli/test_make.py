@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,28 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 import torch
 from tests.frontends.in_process import Done, tilewright
-from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, kernel_text, record
+from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, record
 from tests.models.servers import AnthropicServer, OpenAIServer, ScriptedServer, Status
-from tests.refine.scripted_replies import Correspondent
-from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 from tests.tasks.in_process import ask_here
 
 import tilewright as tw
-from tilewright.frontends.api.make import NotAcceptedYet
-from tilewright.frontends.api.requests import task_of
 from tilewright.models import key_variables
-from tilewright.records import Ending, Provenance, from_json
+from tilewright.records import Provenance, from_json
 from tilewright.runtime import NoKernelApplies
-from tilewright.store import Request, RunFolder, Store, provenance_path
+from tilewright.store import RunFolder, Store, provenance_path
 
 LAYERNORM = "LayerNorm over the last dimension, then exact GELU"
 WORDS = "SiLU of every element, scaled"
@@ -233,118 +226,6 @@ def test_a_file_to_improve_makes_a_run_of_its_own(told: Story, tmp_path: Path) -
 
 
 # -- several who ask for the same at the same time --
-
-
-@pytest.mark.slow
-def test_those_who_ask_for_the_same_share_one_run(home: Path, tmp_path: Path) -> None:
-    box = tmp_path / "box"
-    asked = ("make", WORDS, "--shape", "x=64:f32", "--gpu", "H200", "--model", f"relay:{box}", "--attempts", 1, "--yes")
-    first = started(home, *asked)
-    with ending(first):
-        wait_until((box / "0000-1.prompt.md").exists, first)
-        [run] = Store(home).runs().waiting
-        second, third = started(home, *asked, "--json"), started(home, *asked)
-        with ending(second, third):
-            said = f"run     {run.id}, which process {first.pid} is making for the same request: waiting for it\n"
-            assert said in heard(second, "waiting")
-            assert said in heard(third, "waiting")
-            # Ctrl-C in one that waits leaves the others alone.
-            os.killpg(third.pid, signal.SIGINT)
-            stderr = third.communicate(timeout=300)[1]
-            assert third.returncode == 130
-            assert stderr == f"tilewright: interrupted; run {run.id} of process {first.pid} goes on\n"
-            assert (first.poll(), second.poll()) == (None, None)
-            # Where the one that works is killed, one that waits takes over; whoever comes next waits for that.
-            os.killpg(first.pid, signal.SIGKILL)
-            assert f"run     {run.id}\n" in heard(second, "asking relay")
-            with ThreadPoolExecutor(1) as pool:
-                fourth = pool.submit(tilewright, home, *asked, "--json")
-                with Correspondent(box, {"0000-1": SPECIFICATION, "0001-1": RIGHT}) as somebody:
-                    stdout, stderr = second.communicate(timeout=600)
-                assert second.returncode == 0, stderr
-                assert fourth.result().returncode == 0, fourth.result().stderr
-    assert somebody.answered == ["0000-1", "0001-1"]  # and nobody asked again
-    assert [one.id for one in Store(home).runs().runs] == [run.id]
-    report = json.loads(stdout)
-    assert report["run"]["id"] == run.id
-    assert Path(report["kernel"]).read_text() in RIGHT
-    assert json.loads(fourth.result().stdout)["kernel"] == report["kernel"]
-
-
-def heard(child: subprocess.Popen[str], end: str) -> str:
-    """What a process says on stderr up to the line that has `end` in it."""
-    lines = []
-    assert child.stderr is not None
-    for line in child.stderr:
-        lines.append(line)
-        if end in line:
-            break
-    return "".join(lines)
-
-
-def test_a_shared_run_that_is_given_up_is_begun_anew(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
-    said = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", said)
-    model = f"replay:{record(tmp_path / 'r', ('0000-1', SPECIFICATION))}"
-    request = Request(WORDS, {"x": "64:f32"})
-    given_up = Store(home).create_run(None, replace(SETTINGS, author=model), ENVIRONMENT, request)
-    other = Store(home).create_run(None, SETTINGS, ENVIRONMENT, request)  # of another author, who is at work too
-    with ThreadPoolExecutor(1) as pool, other.lock():
-        with given_up.lock():
-            made = pool.submit(tw.make, WORDS, x="64:f32", gpu="H200", model=model)
-            wait_until(lambda: "waiting for it" in said.getvalue() or made.done())
-            assert not made.done(), made.exception()
-            assert f"run     {given_up.id}, which process" in said.getvalue()
-            given_up.discard()
-        with pytest.raises(NotAcceptedYet) as caught:
-            made.result(timeout=300)
-    assert caught.value.run not in (given_up.path.name, other.id)
-
-
-def test_who_asks_at_the_very_same_moment_shares_too(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
-    start, box = Barrier(3), tmp_path / "box"
-
-    def asking() -> str:
-        start.wait()
-        with pytest.raises(NotAcceptedYet) as caught:
-            tw.make(WORDS, x="64:f32", gpu="H200", model=f"relay:{box}", quiet=True)
-        return caught.value.run
-
-    with Correspondent(box, {"0000-1": SPECIFICATION}) as somebody, ThreadPoolExecutor(3) as pool:
-        runs = {one.result(timeout=300) for one in [pool.submit(asking) for _ in range(3)]}
-    assert runs == {one.id for one in Store(home).runs().waiting}
-    assert len(runs) == 1
-    assert somebody.answered == ["0000-1"]
-
-
-def test_what_another_makes_for_the_same_task_is_taken_over(
-    home: Path, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask_here(monkeypatch)
-    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
-    said = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", said)
-    task = task_of(Request(function, {"x": "64:f32"}))
-    assert task is not None
-    folder = Store(home).create_run(task, replace(SETTINGS, author="playbook"), ENVIRONMENT)
-    with ThreadPoolExecutor(1) as pool:
-        with folder.lock():
-            made = pool.submit(tw.make, function, x="64:f32", gpu="H200", author="playbook")
-            wait_until(lambda: "waiting for it" in said.getvalue() or made.done())
-            assert not made.done(), made.exception()
-            folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
-            folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
-            folder.end(Ending.ATTEMPTS)
-        run = made.result(timeout=300).run
-    assert run is not None
-    assert run.id == folder.id
-    assert made.result().kernel.read_text() == kernel_text(RIGHT)
 
 
 # -- models, the playbook, and what is refused --

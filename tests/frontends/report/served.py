@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, question, reply
 
 from tilewright.frontends.cli.view import ViewServer, listening
-from tilewright.frontends.report.site import Shelf, chosen
+from tilewright.frontends.report.site import chosen
 from tilewright.records import Attempt
 from tilewright.store import RunFolder, Store
 
@@ -72,8 +72,14 @@ class Answer:
 class Client:
     server: ViewServer
 
+    @property
+    def root(self) -> str:
+        """What every address begins with."""
+        return self.server.url.removesuffix(f"/{self.server.site.home}")
+
     def get(self, address: str, method: str = "GET", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=300)
+        place, _, token = self.root.removeprefix("http://").partition("/")
+        connection, address = http.client.HTTPConnection(place, timeout=300), f"/{token}{address}"
         with contextlib.closing(connection):
             connection.request(
                 method, address, headers={name.replace("_", "-"): text for name, text in headers.items()}
@@ -83,8 +89,8 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(home: Path, what: str | None = None, **options: object) -> Iterator[Client]:
-    with listening(Shelf(chosen(what, Store(home))), **options) as server:  # type: ignore[arg-type]
+def serving(home: Path, what: str | None = None) -> Iterator[Client]:
+    with listening(chosen(what, Store(home))) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

@@ -1,30 +1,24 @@
-"""An agent as an author of the loop, and the judges that are kept for it between two calls of a tool.
+"""An agent as an author of the loop.
 
 The loop asks. Where the agent has submitted no reply, `Pending` stops the work with the question on record, and the
 tool answers with that question. Between two calls only the run's folder is needed: another server can continue it.
-Judges are kept only to save time, since importing torch takes seconds and a referee remembers the truth of its cases.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from tilewright import records
 from tilewright.authors import Ask
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.frontends.api.choices import ChosenAuthor, ChosenDevice
-from tilewright.frontends.api.judges import Judges, Say, judges
+from tilewright.frontends.api.choices import ChosenAuthor
+from tilewright.frontends.api.judges import Say
 from tilewright.frontends.api.reporter import Reporter
 from tilewright.models.prices import NOTHING
 from tilewright.store import RunFolder
-
-MOST_KEPT = 2  # judges; each has torch in memory
-KEPT_SECONDS = 600.0
 
 
 class Pending(records.NoReply):
@@ -117,91 +111,3 @@ class AgentReporter(Reporter):
 
     def attempted(self, run: records.Run, attempt: records.Attempt) -> None:
         self._progress(f"attempt {attempt.number} is on record")
-
-
-# -- judges --
-
-
-@dataclass
-class _Kept:
-    """Judges that are waiting or at work. `say` and `stopped` are those of the present call."""
-
-    say: Say
-    stopped: Callable[[], bool]
-    processes: ExitStack = field(default_factory=ExitStack)
-    judges: Judges | None = None
-
-    def open(self, task: records.Task, settings: records.Settings, device: ChosenDevice) -> None:
-        opened = judges(task, settings, device, lambda text: self.say(text), lambda: self.stopped())
-        self.judges = self.processes.enter_context(opened)
-
-
-class KeptJudges:
-    """Keeps the judges of the last tasks for some minutes; safe for several threads.
-
-    A call for a task whose judges are at work, or for another task, opens judges of its own.
-    """
-
-    def __init__(self, seconds: float = KEPT_SECONDS) -> None:
-        self._seconds = seconds
-        self._waiting: OrderedDict[Hashable, _Kept] = OrderedDict()
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._closed = False
-
-    @contextmanager
-    def judged(
-        self,
-        task: records.Task,
-        settings: records.Settings,
-        device: ChosenDevice,
-        say: Say,
-        stopped: Callable[[], bool],
-    ) -> Iterator[Judges]:
-        """Judges for one call. They are kept if it ends without an error, or with `Pending`."""
-        key = (task.hash, device, settings.baselines, settings.against)
-        with self._lock:
-            kept = self._waiting.pop(key, None)
-        if kept is None:
-            kept = _Kept(say, stopped)
-            kept.open(task, settings, device)
-        kept.say, kept.stopped = say, stopped
-        assert kept.judges is not None
-        try:
-            yield kept.judges
-        except Pending:
-            self._keep(key, kept)
-            raise
-        except BaseException:
-            kept.processes.close()
-            raise
-        self._keep(key, kept)
-
-    def _keep(self, key: Hashable, kept: _Kept) -> None:
-        kept.say, kept.stopped = lambda _: None, lambda: False
-        with self._lock:
-            surplus = [self._waiting.pop(key)] if key in self._waiting else []
-            self._waiting[key] = kept
-            while len(self._waiting) > (0 if self._closed else MOST_KEPT):
-                surplus.append(self._waiting.popitem(last=False)[1])
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = threading.Timer(self._seconds, self._end_all)
-            self._timer.daemon = True
-            self._timer.start()
-        for one in surplus:
-            one.processes.close()
-
-    def _end_all(self) -> None:
-        with self._lock:
-            surplus, self._waiting = list(self._waiting.values()), OrderedDict()
-        for one in surplus:
-            one.processes.close()
-
-    def close(self) -> None:
-        """End the judges that wait; those at work end when their call does."""
-        with self._lock:
-            self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
-        self._end_all()

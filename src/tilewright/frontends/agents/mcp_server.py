@@ -7,7 +7,6 @@ to stop. A refusal is an error of the tool with one sentence, never an error of 
 from __future__ import annotations
 
 import functools
-import re
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import mcp.types as types
-from mcp import MCPError
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
@@ -26,12 +24,6 @@ from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.session import Answer
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
-from tilewright.frontends.cli.terminal import json_text
-from tilewright.kernel_file import contract
-from tilewright.prompts.advice import GPU_FAMILIES, card, family_card
-from tilewright.records import Kind
-from tilewright.store import StoreError
-from tilewright.store.attempt_folder import KERNEL
 
 INSTRUCTIONS = (
     "Tilewright turns a PyTorch operation into one verified CUDA kernel file. You are the author: specify says what is "
@@ -39,24 +31,10 @@ INSTRUCTIONS = (
     "verdict or a diagnosis and the next question, until the run ends or you finish it; export writes the kernel. No "
     "GPU is needed: without one kernels run in an emulator and times are modelled, and are said to be."
 )
-SCHEME = "tilewright://"
-_MARKDOWN, _JSON, _CUDA, _PYTHON = "text/markdown", "application/json", "text/x-cuda", "text/x-python"
-_LISTED_RUNS = 20
-_RUN = re.compile(r"runs/([^/]+)(?:/(task|kernel|attempts/(\d{1,4})))?")
 _AT_ONCE = 2  # calls at work; each has child processes of its own
 _NOTICE_INTERVAL_S = 0.2
 
 Context = ServerRequestContext[Any]
-
-TEMPLATES = [
-    types.ResourceTemplate(uri_template=f"{SCHEME}runs/{{run}}{path}", name=name, description=text, mime_type=kind)
-    for path, name, text, kind in (
-        ("", "run", "A run's record: task, settings, attempts.", _JSON),
-        ("/task", "task", "The reference of a run's task.", _PYTHON),
-        ("/kernel", "kernel", "The best kernel file of a run.", _CUDA),
-        ("/attempts/{number}", "attempt", "An attempt: verdict, times, file.", _MARKDOWN),
-    )
-]
 
 
 class McpServer:
@@ -74,9 +52,6 @@ class McpServer:
             instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_list_resources=self._list_resources,
-            on_list_resource_templates=self._list_templates,
-            on_read_resource=self._read_resource,
         )
 
     # -- tools --
@@ -117,72 +92,6 @@ class McpServer:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         finally:
             cancelled.set()
-
-    # -- resources --
-
-    async def _list_resources(self, context: Context, params: Any) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=await anyio.to_thread.run_sync(self._resources))
-
-    async def _list_templates(self, context: Context, params: Any) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=TEMPLATES)
-
-    async def _read_resource(
-        self, context: Context, params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        uri = str(params.uri)
-        try:
-            text, mime_type = await anyio.to_thread.run_sync(self._read, uri)
-        except Refused as refusal:
-            raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
-        contents = types.TextResourceContents(uri=uri, mime_type=mime_type, text=text)
-        return types.ReadResourceResult(contents=[contents])
-
-    def _resources(self) -> list[types.Resource]:
-        """The fixed texts, and the newest runs."""
-        rows = [("kernel-format", "kernel format", "What a kernel file is and may do.")]
-        rows += [(f"advice/{one.value}", f"advice: {one.value}", f"What pays for {one.value} kernels.") for one in Kind]
-        rows += [(f"gpu/{one}", f"GPU family {one}", f"What pays on {one}.") for one in GPU_FAMILIES]
-        found = self._toolbox.session.store.runs().runs[:_LISTED_RUNS]
-        rows += [(f"runs/{one.id}", one.id, f"A run of {one.task.name}.") for one in found]
-        return [
-            types.Resource(
-                uri=f"{SCHEME}{path}",
-                name=name,
-                description=text,
-                mime_type=_JSON if path.startswith("runs/") else _MARKDOWN,
-            )
-            for path, name, text in rows
-        ]
-
-    def _read(self, uri: str) -> tuple[str, str]:
-        """The text at a URI, and its MIME type; raises `Refused`."""
-        path = uri.removeprefix(SCHEME)
-        if path == "kernel-format":
-            return contract(), _MARKDOWN
-        kind, _, name = path.partition("/")
-        if kind == "advice" and name in {one.value for one in Kind}:
-            return card(Kind(name)), _MARKDOWN
-        if kind == "gpu" and name in GPU_FAMILIES:
-            return family_card(name), _MARKDOWN
-        found = _RUN.fullmatch(path)
-        if not uri.startswith(SCHEME) or found is None:
-            raise Refused(f"there is no {uri[:80]!r} to read; the list of resources has what there is")
-        return self._read_run(found[1], found[2] or "", int(found[3] or 0))
-
-    def _read_run(self, name: str, part: str, number: int) -> tuple[str, str]:
-        if number:
-            return self._toolbox.call("history", {"run": name, "attempt": number}, AgentReporter()).text, _MARKDOWN
-        try:
-            folder, run = self._toolbox.session.opened(name)
-        except StoreError as error:
-            raise Refused(self._toolbox.redact(str(error))) from None
-        if part == "task":
-            return run.task.reference, _PYTHON
-        if part == "kernel":
-            if run.best is None:
-                raise Refused(f"no attempt of run {name} has passed, so it has no kernel")
-            return folder.attempt(run.best.number).text(KERNEL), _CUDA
-        return self._toolbox.redact(json_text(run)), _JSON
 
 
 class _Progress:

@@ -1,7 +1,7 @@
 """The actions behind an agent's tools: one method of `Session` for each tool, by the tool's name and parameters.
 
 Each does its work with the same code as the command line, and answers with text and facts. Between two calls nothing
-is kept but judges: runs lie in the store, and the lock of a run keeps two callers apart.
+is kept: runs lie in the store, and the lock of a run keeps two callers apart.
 An answer is a text for the agent to read, and the same facts as JSON values.
 """
 
@@ -21,10 +21,10 @@ from tilewright.exports import cuda_project as exports
 from tilewright.exports.cuda_project import Target
 from tilewright.exports.source import from_run
 from tilewright.frontends.agents import guard
-from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending
+from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, Pending
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.api import choices, running
-from tilewright.frontends.api.judges import OpenJudges
+from tilewright.frontends.api.judges import OpenJudges, judges
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.api.reporter import in_arguments, specification_blocks
 from tilewright.frontends.api.running import Addition, EndsAtOnce, KernelFound
@@ -213,15 +213,10 @@ class Session:
         self.store = Store()
         self.agent = agent
         self._gpu, self._spool = gpu, spool
-        self._kept = KeptJudges()
 
     @property
     def author(self) -> str:
         return f"{choices.AGENT}:{_CLIENT.sub('-', self.agent).strip('-')[:40] or 'unnamed'}"
-
-    def close(self) -> None:
-        """End the processes that wait for the next kernel."""
-        self._kept.close()
 
     def opened(self, name: str) -> tuple[RunFolder, records.Run]:
         folder = guard.open_run(self.store, name)
@@ -231,7 +226,7 @@ class Session:
         return folder, run
 
     def _judged(self, reporter: AgentReporter) -> OpenJudges:
-        return lambda task, settings, device, say: self._kept.judged(task, settings, device, say, reporter.is_cancelled)
+        return lambda task, settings, device, say: judges(task, settings, device, say, reporter.is_cancelled)
 
     # -- actions that change a run --
 
@@ -276,7 +271,6 @@ class Session:
                 device,
                 reporter,
                 fresh=fresh,
-                alone=True,
                 opened=AgentAuthor(self.author).opened,
                 judged=self._judged(reporter),
             )

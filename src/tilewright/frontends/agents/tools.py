@@ -179,11 +179,7 @@ def serve_mcp(root: Path, gpu: str | None, spool: Path | None) -> None:
     from tilewright.frontends.agents.mcp_server import serve  # needs the package mcp
 
     hide_from_others()
-    session = Session(root, gpu=gpu or "", spool=str(spool) if spool else "")
-    try:
-        serve(Toolbox(session))
-    finally:
-        session.close()
+    serve(Toolbox(Session(root, gpu=gpu or "", spool=str(spool) if spool else "")))
 
 
 def smolagents_tools(root: str | Path = ".", *, agent: str = "smolagents", gpu: str = "", spool: str = "") -> list[Any]:

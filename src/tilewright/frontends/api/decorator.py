@@ -27,13 +27,13 @@ from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.fallback import Fallback, NoKernelMatches, without_autocast
-from tilewright.runtime.fast_path import are_plain_tensors, no_torch_modes_active
+from tilewright.runtime.fast_path import are_plain_tensors, is_transformed, no_torch_modes_active
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.runtime.returned import OutputSpec
 from tilewright.runtime.torch_op import operator_of
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 from tilewright.tasks.errors import BadArgument
-from tilewright.tasks.lifting.definition_source import source_and_globals
+from tilewright.tasks.lifting.definition_source import function_text
 from tilewright.tasks.lifting.source_text import GlobalGuard
 
 Find = Callable[[dict[str, Any]], Operation | None]  # the operation for a call, by all its arguments
@@ -289,7 +289,7 @@ class DecoratedKernel:
             bound = {**self._defaults, **dict(zip(self._signature.parameters, args, strict=False)), **kwargs}
             if len(bound) == len(self._signature.parameters):
                 self._look_for_families()
-                for family in self._families or ():
+                for family in self._families or () if is_dynamo_compiling() or not is_transformed() else ():
                     if family.takes(bound):
                         return family.call(bound)
         self._warn_traced()
@@ -356,7 +356,8 @@ class DecoratedKernel:
         if self._source is not None and all(one.holds() for one in self._guards):
             return
         try:
-            source, self._guards = source_and_globals(self.function)
+            text = function_text(self.function)
+            source, self._guards = text.source, text.globals
         except BadArgument:  # `make` will say why
             source, self._guards = "", ()
         if source != self._source:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,14 @@ from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
 from tilewright.frontends.api.running import KernelFound, MakeResult, run_request, run_with_backward
-from tilewright.frontends.report.finished import answer_blocks, finished, is_catalogued, made_before, made_html
+from tilewright.frontends.report.finished import answer_blocks, finished, is_catalogued, made_before
 from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import addition_words, found_words
 from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
+from tilewright.runtime.fallback import TextReference
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.runtime.returned import OutputSpec, output_spec_of
 from tilewright.store import LibraryEntry, LibraryKernel, Request
@@ -66,9 +65,9 @@ class Made:
         self.entry: LibraryEntry = kernel.entry
         self.task: Task = kernel.task()
         self.run = run
-        reference = TaskReference(self.task) if own_reference else None
+        reference = task_reference(self.task) if own_reference else None
         files = read_files([kernel.path], self.task.allow_library)
-        form = reference.form() if reference is not None else None
+        form = returned_form(_by_name(reference), self.task, {}) if reference is not None else None
         found = kernel.backward()
         self.backward: Made | None = Made(found, None, own_reference=own_reference) if found is not None else None
         backward = self.backward.as_backward(self.task) if self.backward is not None else None
@@ -107,9 +106,6 @@ class Made:
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Build in advance what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
-
-    def _repr_html_(self) -> str:
-        return made_html(self.record, self.run, self.entry.author)
 
     @property
     def record(self) -> Any:
@@ -169,8 +165,8 @@ def make(
     """Make a callable for a request, or find it in the library.
 
     `request` is words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or a Python object: a
-    function, a lambda, a closure, a `functools.partial`, an nn.Module or a method of one. The result for a module, or
-    for a function with tensors from an enclosing one, is called as they are and uses their tensors.
+    function, a lambda, a closure over numbers, an nn.Module or a method of one. The result for a module is called as it
+    is, and uses its tensors.
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number. `shapes` takes the same as a dictionary, and `values` says what tensors hold, such as
@@ -279,28 +275,12 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[s
 # -- the reference of a finished kernel --
 
 
-class TaskReference:
-    """The reference of a task as a function of its inputs. Its text is run in this process on first use."""
+def task_reference(task: Task) -> TextReference:
+    return TextReference(task.reference, task.function, tuple(one.name for one in task.inputs))
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.identity = f"task {task.hash} {hashlib.sha256(task.reference.encode()).hexdigest()}"
 
-    def __call__(self, *values: Any) -> Any:
-        return self._function(**{one.name: value for one, value in zip(self.task.inputs, values, strict=True)})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TaskReference, (self.task,)
-
-    @cached_property
-    def _function(self) -> Function:
-        namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{self.task.name}"}
-        exec(compile(self.task.reference, f"<the reference of {self.task.name}>", "exec"), namespace)
-        function: Function = namespace[self.task.function]
-        return function
-
-    def form(self) -> OutputSpec | None:
-        return returned_form(lambda **arguments: self._function(**arguments), self.task, {})
+def _by_name(reference: TextReference) -> Function:
+    return lambda **arguments: reference(*(arguments[name] for name in reference.names))
 
 
 @dataclass(frozen=True, eq=False)

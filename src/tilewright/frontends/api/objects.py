@@ -1,6 +1,6 @@
 """Kernels of Python objects: the request for a function, module or method, and its kernel called in the object's place.
 
-A module's parameters and captured tensors become inputs of the kernel, which are looked up at every call. Plain values
+A module's parameters become inputs of the kernel, which are looked up at every call. Plain values
 are constants with guards: where one fails, and in training mode where that matters, the object itself runs.
 """
 
@@ -11,7 +11,7 @@ import inspect
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,8 +23,8 @@ from tilewright.store import Request
 from tilewright.tasks import module_call
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.lifting.definition_source import function_text
-from tilewright.tasks.lifting.module_source import AttributeGuard, drawn_like, module_source
-from tilewright.tasks.lifting.source_text import GlobalGuard, undecorated
+from tilewright.tasks.lifting.module_source import AttributeGuard, module_source
+from tilewright.tasks.lifting.source_text import undecorated
 from tilewright.tasks.reading.python_source import usable_name
 
 # -- from an object to a request --
@@ -36,10 +36,8 @@ class Original:
 
     function: Callable[..., Any]
     parameters: tuple[inspect.Parameter, ...]
-    globals: Sequence[GlobalGuard] = ()  # of a function
     module: torch.nn.Module | None = None  # whose parameters are inputs
     constants: Sequence[AttributeGuard] = ()  # of the module
-    captured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # namespaces of tensors, by input
     trains_otherwise: bool = False  # training mode may compute something else
 
 
@@ -65,8 +63,9 @@ def object_request(
             name = f"{type(asked.__self__).__name__}.{asked.__name__}"
             raise BadArgument(f"{name} is a method of an object that is no nn.Module; write a function that calls it")
         return _of_module(asked.__self__, asked, given)
-    if not isinstance(asked, functools.partial):
-        asked = inspect.unwrap(asked)
+    if isinstance(asked, functools.partial):
+        raise BadArgument("a functools.partial hides its parameters; write a function or a lambda that calls it")
+    asked = inspect.unwrap(asked)
     if _is_of_torch(asked):
         return ObjectRequest(_of_torch(asked, given), None)
     return _of_function(asked, given)
@@ -81,15 +80,7 @@ def parts_hint(module: torch.nn.Module) -> str:
 
 def _of_function(asked: Callable[..., Any], given: Request) -> ObjectRequest:
     text = function_text(asked)
-    captured = {name: namespace[name] for name, namespace in text.captured.items()}
-    shapes = {**given.shapes, **{name: tensor_text(name, tensor) for name, tensor in captured.items()}}
-    drawn = {name: words for name, tensor in captured.items() if (words := drawn_like(tensor))}
-    values = {**drawn, **given.values}
-    request = replace(given, text=text.source, shapes=shapes, values=values, function=text.function)
-    if not captured:
-        return ObjectRequest(request, None)
-    parameters = tuple(one for one in inspect.signature(asked).parameters.values() if one.name not in captured)
-    return ObjectRequest(request, Original(asked, parameters, text.globals, captured=text.captured))
+    return ObjectRequest(replace(given, text=text.source, function=text.function), None)
 
 
 def _of_module(module: torch.nn.Module, method: Callable[..., Any], given: Request) -> ObjectRequest:
@@ -102,7 +93,7 @@ def _of_module(module: torch.nn.Module, method: Callable[..., Any], given: Reque
     request = replace(given, text=text.source, values=values, function=function, module=text.build)
     parameters = tuple(inspect.signature(method).parameters.values())
     called = module if is_forward else method  # with its hooks
-    original = Original(called, parameters, (), module, text.constants, trains_otherwise=text.trains_otherwise)
+    original = Original(called, parameters, module, text.constants, trains_otherwise=text.trains_otherwise)
     return ObjectRequest(request, original)
 
 
@@ -144,11 +135,10 @@ def tensor_text(name: str, tensor: torch.Tensor) -> str:
 
 @dataclass(frozen=True)
 class _Input:
-    """Where an input of the kernel comes from: an argument, a parameter by its path, or a captured tensor."""
+    """Where an input of the kernel comes from: an argument, or a parameter by its path."""
 
     argument: str = ""
     path: tuple[str, ...] = ()
-    captured: str = ""
 
 
 class ArgumentMap:
@@ -167,8 +157,6 @@ class ArgumentMap:
         self._inputs = tuple(
             _Input(path=tuple(state[one.name].split(".")))
             if one.name in state
-            else _Input(captured=one.name)
-            if one.name in original.captured
             else _Input(argument=arguments.get(one.name) or own.get(one.name, one.name))
             for one in task.inputs
         )
@@ -189,8 +177,6 @@ class ArgumentMap:
         for one in self._inputs:
             if one.path:
                 values.append(functools.reduce(getattr, one.path, module))
-            elif one.captured:
-                values.append(self.original.captured[one.captured][one.captured])
             elif one.argument in given:
                 values.append(given[one.argument])
             else:
@@ -204,9 +190,6 @@ class ArgumentMap:
         for one in self.original.constants:
             if not one.holds(module):
                 return f"{one.name} has changed since the kernel was made"
-        for guard in self.original.globals:
-            if not guard.holds():
-                return f"{guard.name} has changed since the kernel was made"
         return ""
 
 
@@ -254,8 +237,7 @@ class BoundKernel:
         return getattr(self.made, name)
 
     def __repr__(self) -> str:
-        kind = "a function" if self.original.module is None else type(self.original.module).__name__
-        return f"<{self.__name__} bound to {kind}; {self.made!r}>"
+        return f"<{self.__name__} bound to {type(self.original.module).__name__}; {self.made!r}>"
 
 
 def _same(value: object, constant: object) -> bool:

@@ -1,7 +1,4 @@
-"""The task of a request or of `--reference`, and the run in which its kernel is made; no author is asked here.
-
-A request for what another process is already making waits for that run and shares its result.
-"""
+"""The task of a request or of `--reference`, and the run in which its kernel is made; no author is asked here."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +22,11 @@ from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.kernel_arguments import spec_text
-from tilewright.frontends.api.reporter import Reporter, reminding
-from tilewright.frontends.report.runs import seconds_words
+from tilewright.frontends.api.reporter import Reporter
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.playbook.errors import NotSupported, precheck
 from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem, start_ahead
-from tilewright.store import Header, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
+from tilewright.store import NotAccepted, Request, RunFolder, RunList, Store, StoreError
 from tilewright.tasks import TaskError
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.reading import python_source
@@ -126,8 +121,6 @@ def gradient_task(task: records.Task, request: Request, reporter: Reporter) -> r
 
 # -- runs --
 
-_MAKER = attrgetter("author", "base_url", "spool", "against", "baselines")
-
 
 def environment_of(device: ChosenDevice) -> records.Environment:
     return records.Environment(
@@ -141,90 +134,30 @@ def environment_of(device: ChosenDevice) -> records.Environment:
     )
 
 
-@dataclass(frozen=True)
-class WantedRun:
-    store: Store
-    request: Request
-    task: records.Task | None  # None where the request is words
-    settings: records.Settings
-    environment: records.Environment
-    alone: bool  # no run of another process is shared, and none that waits is continued
+@contextmanager
+def begun_run(
+    store: Store,
+    request: Request,
+    task: records.Task | None,
+    settings: records.Settings,
+    device: ChosenDevice,
+    fresh: bool,
+) -> Iterator[tuple[RunFolder, bool]]:
+    """The folder of a run, locked, and whether it is new. `task`: None where the request is words.
 
-    @contextlib.contextmanager
-    def opened(self, reporter: Reporter) -> Iterator[tuple[RunFolder, bool]]:
-        """The run's folder, locked, and whether it is new. A run of another process is waited for."""
-        with contextlib.ExitStack() as locks:
-            yield self._locked(locks, reporter)
-
-    def _locked(self, locks: contextlib.ExitStack, reporter: Reporter) -> tuple[RunFolder, bool]:
-        while True:
-            with self.store.opening():
-                shared = None if self.alone or self.settings.start else self._in_progress()
-                if shared is None:
-                    return self._begin(locks)
-            with contextlib.suppress(NoSuchRun), _waiting(reporter, shared):  # it may be deleted
-                locks.enter_context(shared.lock(wait=True))
-                if self._can_share(shared):
-                    return shared, False
-                locks.close()
-
-    def _in_progress(self) -> RunFolder | None:
-        """A run in which another process has the same author make a kernel for the same request or task."""
-        for folder in self.store.busy():
-            with contextlib.suppress(StoreError, OSError):
-                if not self._is_alike(folder.header()):
-                    continue
-                run = folder.find_run() if self.task is not None else None
-                if folder.request() == self.request if self.task is None else run and run.task.hash == self.task.hash:
-                    return folder
-        return None
-
-    def _is_alike(self, other: Header) -> bool:
-        """Whether a run has the same author, device and baselines, and begins without a file."""
-        is_alike = (
-            _MAKER(other.settings) == _MAKER(self.settings) and other.environment.emulated == self.environment.emulated
-        )
-        return is_alike and not other.settings.start
-
-    def _can_share(self, shared: RunFolder) -> bool:
-        """Whether the result of a run that was waited for answers this request too; one that stopped is continued."""
-        header, run = shared.header(), shared.find_run()
-        if run is None or run.ending is None:
-            shared.reopen(replace(self.settings, hints=header.settings.hints))
-            return True
-        return run.best is not None or header.settings.budget == self.settings.budget
-
-    def _begin(self, locks: contextlib.ExitStack) -> tuple[RunFolder, bool]:
-        """A new run, or one that waits with the same words: their specification is not paid for twice."""
-        listing = RunList(()) if self.alone or self.task is not None else self.store.runs()
-        for one in listing.waiting:
-            if one.request == self.request and one.id not in listing.workers:
-                folder = self.store.open_run(one.id)
-                locks.enter_context(folder.lock())
-                folder.reopen(self.settings)
-                return folder, False
-        folder = self.store.create_run(self.task, self.settings, self.environment, self.request)
-        locks.enter_context(folder.lock())
-        return folder, True
-
-
-@contextlib.contextmanager
-def _waiting(reporter: Reporter, folder: RunFolder) -> Iterator[None]:
-    """Say which run is waited for, and from time to time how far it is. Ctrl-C ends the waiting, not that run."""
-    worker = folder.worker or "another process"
-
-    def remind(seconds: float) -> None:
-        with contextlib.suppress(StoreError, OSError):
-            attempts = len(folder.load().attempts)
-            reporter.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
-
-    try:
-        reporter.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
-        with reporter.live(f"waiting for run {folder.id} of {worker}"), reminding(remind):
-            yield
-    except KeyboardInterrupt as error:
-        error.add_note(f"run {folder.id} of {worker} goes on")
-        raise
+    Unless it is to be `fresh`, a run that waits with the same words is continued: they are not paid for twice.
+    """
+    listing = RunList(()) if fresh or task is not None else store.runs()
+    for one in listing.waiting:
+        if one.request == request and one.id not in listing.workers:
+            folder = store.open_run(one.id)
+            with folder.lock():
+                folder.reopen(settings)
+                yield folder, False
+                return
+    folder = store.create_run(task, settings, environment_of(device), request)
+    with folder.lock():
+        yield folder, True
 
 
 # -- Python objects by name --

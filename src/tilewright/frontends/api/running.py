@@ -91,13 +91,12 @@ def run_request(
     reporter: Reporter,
     *,
     fresh: bool = False,
-    alone: bool = False,
     given: Task | None = None,
     prepare: Prepare | None = None,
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
 ) -> MakeResult:
-    """A kernel from the library, or made. `alone`: in a run that is not shared; `prepare` may refuse the task."""
+    """A kernel from the library, or made; `prepare` may refuse the task."""
     store = Store()
     request = requests.resolved(request)
     anew = fresh or bool(settings.start)
@@ -115,13 +114,12 @@ def run_request(
     if task is not None and prepare is not None:
         prepare(task)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
-    environment, noted = requests.environment_of(device), replace(settings, noise=noise)
-    wanted = requests.WantedRun(store, request, task, noted, environment, fresh or alone)
+    noted = replace(settings, noise=noise)
     with opened(settings.author, settings.base_url, reporter.say, settings.budget.seconds) as chosen:
         _announce(reporter, chosen, settings.budget, device)
-        with wanted.opened(reporter) as (folder, new):
+        with requests.begun_run(store, request, task, noted, device, fresh) as (folder, new):
             result = _finish(store, folder, new, chosen, device, reporter, judged, look=not anew, prepare=prepare)
-    return replace(result, licence=settings.licence)  # a run that is shared may have another
+    return replace(result, licence=settings.licence)
 
 
 def run_with_backward(
@@ -234,8 +232,6 @@ def _finish(
     """Carry a run whose lock is held to its end; `look` for the task of words in the library first."""
     reporter.say(folder.id, "run")
     run = folder.find_run()
-    if run is not None and run.ending is not None:  # another process has finished it
-        return _ended(store, folder, run)
     with _noting_how_to_resume(folder, new):
         author = reporter.following(chosen)
         task = run.task if run else _accepted_task(folder, author, device, reporter)

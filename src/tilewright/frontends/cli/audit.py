@@ -204,13 +204,13 @@ def _imported(
 def _call(asked: Wanted, found: ImportedKernel, gpu: records.GpuProfile) -> tuple[dict[str, ArgumentValue], bool]:
     """The call of the source; where its sizes were only tried out, one of usual size, if the file takes one."""
     op, one = found.file.plan.op, found.record
-    said, is_recorded = bool(asked.shapes or asked.numbers), asked.what.suffix == ".py"
-    if not is_recorded and not said and not any(each.scalar is records.ScalarType.INT for each in op.parameters):
+    is_sized, is_recorded = bool(asked.shapes or asked.numbers), asked.what.suffix == ".py"
+    if not is_recorded and not is_sized and not any(each.scalar is records.ScalarType.INT for each in op.parameters):
         with contextlib.suppress(BadArgument):
             return complete_arguments(found.file, parse_arguments(op, (), one.call_numbers), gpu)
-    own = parse_arguments(op, *found.said) if is_recorded else {}  # else the call has what was said
+    own = parse_arguments(op, *found.specified) if is_recorded else {}  # else the call has what was given
     known = {**parse_arguments(op, one.call_shapes, one.call_numbers), **own}
-    return complete_arguments(found.file, known, gpu)[0], not is_recorded and not said
+    return complete_arguments(found.file, known, gpu)[0], not is_recorded and not is_sized
 
 
 def audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
@@ -311,8 +311,8 @@ def _timed(
     say("timing")
     file, choice = subject.file, subject.choice
     try:
-        told = answer if choice is None else None  # it is of the first choices
-        measured = None if device.is_emulated else stopwatch.measure(file, choice, told)
+        verified = answer if choice is None else None  # it is of the first choices
+        measured = None if device.is_emulated else stopwatch.measure(file, choice, verified)
         found = timed(file, stopwatch, measured if isinstance(measured, records.Measured) else None, choice)
     except NotPrepared as problem:
         found = not_modelled(problem)
@@ -395,8 +395,8 @@ def cost_suggestions(
     for one in lint:
         if model is None or one.rule not in _COUNTED:
             gain = _lint_gain(model, task, one) if model is not None else None
-            place, said = (one.kernel, one.line, source_at(file, one.line)), (one.evidence, one.why, one.remedy)
-            yield Suggestion(_WEIGHTS[one.severity], one.rule.value, *place, *said, gain)
+            place, reasons = (one.kernel, one.line, source_at(file, one.line)), (one.evidence, one.why, one.remedy)
+            yield Suggestion(_WEIGHTS[one.severity], one.rule.value, *place, *reasons, gain)
     yield from _waits(found.profiles, file)
     if model is not None:
         yield from _costly(model, task, file)

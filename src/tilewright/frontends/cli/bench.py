@@ -1,4 +1,4 @@
-"""`tilewright bench`: a kernel timed beside PyTorch and other kernel files, for a terminal, JSON or a picture."""
+"""`tilewright bench`: a kernel timed beside PyTorch and other kernel files, for a terminal or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.frontends.api.judges import Say, eager_model, locked_gpu
 from tilewright.frontends.api.requests import task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.judging import judged_by_checkers
-from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_picture, bench_report
+from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_report
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.measure.baselines import BASELINES, EAGER
@@ -28,7 +28,6 @@ from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import PROFILES, USUAL_BASELINES, Task
 from tilewright.records.measurement import ratio_interval
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
-from tilewright.store import write_text
 from tilewright.tasks.errors import BadArgument
 
 
@@ -47,11 +46,9 @@ def bench(
     set_: terminal.SetOption = None,
     gpu: terminal.GpuOption = None,
     spool: terminal.SpoolOption = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
     as_json: terminal.JsonOption = False,
 ) -> None:
     """Time a kernel beside PyTorch and other kernels: in turn, on a cold cache; modelled without a GPU."""
-    terminal.check_writable("--plot", plot, ".svg")
     usual = USUAL_BASELINES if reference else ()
     others = tuple(name for one in (against.split(",") if against else usual) if (name := one.strip()))
     named = [one for one in others if one in BASELINES]
@@ -62,8 +59,6 @@ def bench(
         kernel = terminal.read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
         with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             report = _Bench(file, kernel, others, known, device, say).run()
-    if plot is not None:
-        write_text(plot, bench_picture(report))
     terminal.deliver(report, as_json, bench_report(report))
     terminal.exit_with(report.exit_status)
 

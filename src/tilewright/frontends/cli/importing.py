@@ -110,9 +110,9 @@ def import_command(
 
     For a .py file with an extension, --reference may also be FILE.py:CLASS, the model that the extension replaces.
     """
-    said = tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ())
-    with progress() as say, launcher_reference(reference, what, said[0], said[1]) as known:
-        report = import_files(Wanted(what, output, tuple(function or ()), known, *said), say)
+    options = tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ())
+    with progress() as say, launcher_reference(reference, what, options[0], options[1]) as known:
+        report = import_files(Wanted(what, output, tuple(function or ()), known, *options), say)
     deliver(report, as_json, say_each(_lines(report)))
     exit_with(report.exit_status)
 
@@ -134,7 +134,7 @@ def launcher_reference(
 class ImportedKernel:
     record: ImportedFile
     file: KernelFile
-    said: tuple[tuple[str, ...], tuple[str, ...]]  # `--shape` and `--set`, of parameters that the op has
+    specified: tuple[tuple[str, ...], tuple[str, ...]]  # `--shape` and `--set`, of parameters that the op has
     reference: str = ""  # text with the function `imported_reference`, where it is kept
     refused: tuple[Refused, ...] = ()
 
@@ -150,11 +150,11 @@ def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_
             raise BadArgument(f"{path}: {len(report.imported)} launchers; {how}: {names}")
         if not report.imported:
             reasons = "; ".join(one.reason for one in report.refused)
-            if reasons.startswith("--"):  # what was said is at fault, not the file
+            if reasons.startswith("--"):  # an option is at fault, not the file
                 raise BadArgument(reasons)
-            said = f"{path} could not be imported: {reasons.removeprefix(f'{path.name}: ')}"
+            problem = f"{path} could not be imported: {reasons.removeprefix(f'{path.name}: ')}"
             how = "" if choose else f"; it is plain CUDA, try: tilewright import {path}, with -I, -D or --function"
-            raise NotDone(f"{said}{how}", if_none)
+            raise NotDone(f"{problem}{how}", if_none)
         (one,) = report.imported
         text = Path(one.file).read_text("utf-8")
         reference = Path(one.reference).read_text("utf-8") if one.reference else ""
@@ -180,7 +180,7 @@ def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
 class _Importer:
     def __init__(self, wanted: Wanted, child: HostChild, outside: OutOfBounds, say: Callable[[str], None]) -> None:
         self.wanted, self.child, self.outside, self.say = wanted, child, outside, say
-        self.said = _said(wanted)
+        self.specified = _specified(wanted)
         self.include = _include(wanted)
         self.imported: list[ImportedFile] = []
         self.refused: list[Refused] = []
@@ -210,7 +210,7 @@ class _Importer:
             raise ImportProblem(f"{path.name}: --function names none of its launchers: {', '.join(found)}")
         self._one_output(len(names), names)
         for name in names:
-            self._launcher(path, source, name, self.said, self._reference_function())
+            self._launcher(path, source, name, self.specified, self._reference_function())
 
     def _linked(self, path: Path) -> Source:
         """The source, with the files beside it that define kernels which it launches and only declares."""
@@ -261,11 +261,11 @@ class _Importer:
         path: Path,
         source: Source,
         name: str,
-        said: Mapping[str, CallArgument] | Sequence[CallArgument],
+        specified: Mapping[str, CallArgument] | Sequence[CallArgument],
         reference: judging.OriginalReference | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        found, problems = importer.import_function(source, name, said, self.child, judging.GPU, self.outside)
+        found, problems = importer.import_function(source, name, specified, self.child, judging.GPU, self.outside)
         if self.wanted.functions and name not in self.wanted.functions:
             found = [made for made in found if made.function in self.wanted.functions]
         lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
@@ -310,7 +310,7 @@ class _Importer:
         outcome, reason, compared = record.check, record.reason, False
         if arguments is not None:
             outcome, reason, compared = judging.checked(file, arguments, own)
-        is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
+        is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.specified or compared)
         odd = [] if apart else judging.at_odd_sizes(file, made.arguments, arguments, own if compared else None)
         return replace(
             record,
@@ -408,22 +408,22 @@ def _include(wanted: Wanted) -> list[Path]:
     return [*wanted.include, *dict.fromkeys(sorted(path.parent for path in headers))]
 
 
-def _said(wanted: Wanted) -> dict[str, CallArgument]:
-    said: dict[str, CallArgument] = {}
+def _specified(wanted: Wanted) -> dict[str, CallArgument]:
+    specified: dict[str, CallArgument] = {}
     for name, text in pairs("--shape", wanted.shapes).items():
         try:
             spec = TensorSpec.parse(text)
         except ValueError as error:
             raise BadArgument(f"--shape {name}={text}: {error}") from None
-        said[name] = CallArgument(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
+        specified[name] = CallArgument(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
     words = {"true": True, "false": False, "none": None}
     for name, text in pairs("--set", wanted.numbers).items():
         try:
             number = int(text) if text.lstrip("-").isdigit() else text in words or float(text)
         except ValueError:
             raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
-        said[name] = CallArgument.of(name, words.get(text, number))
-    return said
+        specified[name] = CallArgument.of(name, words.get(text, number))
+    return specified
 
 
 def _lines(report: ImportReport) -> Iterator[str]:

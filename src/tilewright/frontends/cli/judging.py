@@ -43,25 +43,25 @@ _WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault
 def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: KernelFile) -> Judged:
     """`judged` is the file as the referee had it, with lines that `file` does not have."""
     lines = _own_lines(judged.text, file.text)
-    told = _renumbered(verdict_text(verdict, judged.text), lines)
+    diagnosis = _renumbered(verdict_text(verdict, judged.text), lines)
     if isinstance(verdict, records.Passed):
         count = sum(one.status is records.CaseStatus.RIGHT for one in verdict.cases)
         judge = f"the referee, against the reference, in {count} cases: sizes, values and layouts that go wrong"
         return Correctness(True, verdict_words(verdict), judge, "", (*verdict.notes, *verdict.unjudged)), ()
     judge = "the referee, against the reference"
     if isinstance(verdict, records.Unsupported):
-        return Correctness(None, verdict_words(verdict), judge, told), ()
+        return Correctness(None, verdict_words(verdict), judge, diagnosis), ()
     evidence = verdict.evidence
     if isinstance(evidence, records.Crashed) and evidence.ran_out:
-        return Correctness(None, f"not decided: it {evidence.reason}", judge, told), ()
+        return Correctness(None, f"not decided: it {evidence.reason}", judge, diagnosis), ()
     found: tuple[records.FindingRecord, ...] = evidence.findings if isinstance(evidence, records.Crashed) else ()
     suggestions = _of_findings(found, file, lines)
     if not suggestions:
         line = lines.get(evidence.line or 0) if isinstance(evidence, records.Crashed) else None
-        suggestions = (_wrong(verdict_words(verdict), told, line, file),)
+        suggestions = (_wrong(verdict_words(verdict), diagnosis, line, file),)
         if isinstance(evidence, records.WrongValues) and evidence.drops_nan:
             suggestions = (replace(suggestions[0], weight=Weight.FAULT),)
-    return Correctness(False, verdict_words(verdict), judge, told), suggestions
+    return Correctness(False, verdict_words(verdict), judge, diagnosis), suggestions
 
 
 def _own_lines(judged: str, own: str) -> dict[int, int]:
@@ -152,8 +152,8 @@ def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Sugge
         sizes = named_values(report.arguments)
         odd = number == 0 and len(reports) > 1
         for one in _of_report(report, file):
-            told = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
-            found.setdefault((one.what, one.line), replace(told, weight=Weight.FAULT) if odd else told)
+            placed = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
+            found.setdefault((one.what, one.line), replace(placed, weight=Weight.FAULT) if odd else placed)
     return tuple(found.values())
 
 
@@ -182,8 +182,8 @@ def _of_findings(
     for one in findings:
         line = one.line if lines is None else lines.get(one.line or 0)
         words = ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part)
-        place, told = (one.kernel, line, source_at(file, line)), _renumbered(words, lines or {})
-        found = Suggestion(Weight.WRONG, one.kind.value, *place, told, "", remedy_of(one.kind))
+        place, evidence = (one.kernel, line, source_at(file, line)), _renumbered(words, lines or {})
+        found = Suggestion(Weight.WRONG, one.kind.value, *place, evidence, "", remedy_of(one.kind))
         made.setdefault((one.kind, line), found)
     return tuple(made.values())
 

@@ -25,11 +25,30 @@ from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.words import settled_words
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.finished import Finished, answer_blocks, end_of_run, finished, made_before, made_by_run
+from tilewright.frontends.report.finished import (
+    Finished,
+    answer_blocks,
+    end_of_run,
+    finished,
+    is_catalogued,
+    made_before,
+    made_by_run,
+)
 from tilewright.frontends.report.rendering import BAR_CELLS, cell_text, show
 from tilewright.frontends.report.run_report import attempt_cells, attempt_heads
 from tilewright.kernel_file import KernelFileError
-from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task, tuned_path
+from tilewright.records import (
+    Attempt,
+    Budget,
+    Goal,
+    Run,
+    Settings,
+    Situation,
+    Specification,
+    Task,
+    tuned_path,
+    write_reference,
+)
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
 from tilewright.tasks.errors import BadArgument
 
@@ -182,7 +201,7 @@ def resume(
     with terminal.interruptible():
         reporter = TerminalReporter(yes=yes, as_json=as_json)
         result = running.resume_with_backward(folder, addition, delivery.stored_output, reporter)
-    _hand_over(result, delivery, reporter.shown)
+    _hand_over(result, delivery, reporter)
 
 
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
@@ -196,7 +215,7 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
         reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
         conducted = running.run_with_backward if settings.backward else running.run_request
         result: running.MakeResult | running.WithBackward = conducted(request, settings, device, reporter, fresh=fresh)
-    _hand_over(result, delivery, reporter.shown)
+    _hand_over(result, delivery, reporter)
 
 
 class TerminalReporter(Reporter):
@@ -211,6 +230,11 @@ class TerminalReporter(Reporter):
         self._doing = ""
         self._characters = 0
         self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the command has taken."""
+        return time.monotonic() - self._began
 
     def say(self, text: str, title: str = "") -> None:
         self._console.print(Text.assemble((f"{title:<8}" if title else "", "bold"), text), soft_wrap=True)
@@ -294,7 +318,7 @@ class TerminalReporter(Reporter):
 
     def _status(self) -> Text:
         line, run = Text(overflow="ellipsis", no_wrap=True), self._run
-        took = f"  {runs.seconds_words(time.monotonic() - self._began)}"
+        took = f"  {runs.seconds_words(self.seconds)}"
         if run is None:
             return line.append(f"{self._doing}{took}", style="dim")
         budget = run.settings.budget
@@ -328,13 +352,16 @@ def _confirmed() -> bool:
         return False
 
 
-def _hand_over(result: running.MakeResult | running.WithBackward, delivery: Delivery, shown: set[int]) -> None:
-    """Write and show the results; exit with 1 without a kernel. `shown`: attempts that were printed already."""
+def _hand_over(
+    result: running.MakeResult | running.WithBackward, delivery: Delivery, reporter: TerminalReporter
+) -> None:
+    """Write and show the results; exit with 1 without a kernel."""
+    shown = reporter.shown
     if isinstance(result, running.WithBackward):
         report: object = _both_report(result, delivery, shown)
         complete = result.forward.kernel is not None and not result.problem
     else:
-        report = _report(result, delivery, shown)
+        report = _report(result, delivery, shown, took_s=reporter.seconds)
         complete = result.kernel is not None
     if delivery.as_json:
         terminal.print_json(report)
@@ -368,8 +395,12 @@ def _report(
     *,
     backward: tuple[Task, Path] | None = None,
     call: bool = True,
+    took_s: float | None = None,
 ) -> MakeReport | FoundReport:
-    """The record of a result, which is shown too unless it is wanted as JSON; `call`: with a call of it."""
+    """The record of a result, which is shown too unless it is wanted as JSON; `call`: with a call of it.
+
+    `shown`: attempts that were printed already; `took_s`: the whole command, where it made this alone.
+    """
     path = _place(result, delivery)
     if isinstance(result, running.KernelFound):
         assert path is not None
@@ -391,7 +422,7 @@ def _report(
         summary = finished(replace(made_by_run(run, path, result.folder.request()), backward=backward))
     if not delivery.as_json:
         table = not shown.issuperset(one.number for one in run.attempts) or not _same_stream()
-        terminal.display(end_of_run(run, summary, path, table=table, call=call))
+        terminal.display(end_of_run(run, summary, path, table=table, call=call, took_s=took_s))
     best = run.best.number if run.best else None
     return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
 
@@ -423,34 +454,39 @@ def _same_stream() -> bool:
 
 
 def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:
-    """The path of the kernel, which is copied to `output` if there is one; `licence` is stated for the copy."""
-    if output is None:
-        return kernel.path
+    """The path of the kernel, which is copied to `output` if there is one; `licence` is stated for the copy.
+
+    One that was made from words with the catalogue has its reference beside it, which `load` falls back to.
+    """
+    path, task = output or kernel.path, kernel.task()
     try:
-        write_text(output, kernel.text())
-        if tuned_path(kernel.path).exists():
-            write_text(tuned_path(output), tuned_path(kernel.path).read_text("utf-8"))
-        kernel.copy_provenance(output, licence)
+        if output is not None:
+            write_text(output, kernel.text())
+            if tuned_path(kernel.path).exists():
+                write_text(tuned_path(output), tuned_path(kernel.path).read_text("utf-8"))
+            kernel.copy_provenance(output, licence)
+        if is_catalogued(task, kernel.request()):
+            write_reference(path, kernel.entry.kernel, task.reference, task.function)
     except OSError as error:
         raise terminal.NotDone(
-            f"-o {output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", terminal.FAULT
+            f"-o {path} cannot be written ({error.strerror}); the kernel is at {kernel.path}", terminal.FAULT
         ) from None
-    return output
+    return path
 
 
-def check_output(output: Path | None, said: str = "-o") -> None:
+def check_output(output: Path | None, option: str = "-o") -> None:
     """An output that cannot be written is refused before anything is made; `said`: what to call it."""
     if output is None:
         return
-    terminal.check_writable(said, output)
+    terminal.check_writable(option, output)
     folder = output.resolve().parent
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise BadArgument(
-            f"{said} {output}: nothing can be written in {folder} ({error.strerror}); give another file with -o"
+            f"{option} {output}: nothing can be written in {folder} ({error.strerror}); give another file with -o"
         ) from None
     for path in (output, tuned_path(output)):
         if path.exists() and not os.access(path, os.W_OK):
-            raise BadArgument(f"{said} {output}: {path} cannot be written; give another file with -o")
+            raise BadArgument(f"{option} {output}: {path} cannot be written; give another file with -o")

@@ -196,19 +196,19 @@ def _carry_out(
 
 def carry_out_shown(folder: suites.SuiteFolder, pool: suites.Pool, display: SuiteDisplay) -> None:
     """Carry out what waits, and close the pool; Ctrl-C ends the command."""
-    said = "interrupted; the same command goes on where it stopped"
-    with closing(pool), terminal.interruptible(said), display.live():
+    message = "interrupted; the same command goes on where it stopped"
+    with closing(pool), terminal.interruptible(message), display.live():
         suites.carry_out(folder, pool, display)
 
 
 def _budget_words(settings: Settings, tasks: int) -> str:
     """The most that it may cost, said before anything is spent."""
     budget = settings.budget
-    said = f"at most {budget.attempts} attempts a task"
+    text = f"at most {budget.attempts} attempts a task"
     if settings.author == choices.PLAYBOOK:
-        return said
+        return text
     each, all_ = dollars_words(budget.dollars), dollars_words(tasks * budget.dollars)
-    return f"{said}, {budget.tokens:,} tokens and, where the price is known, {each}: {all_} for {tasks} tasks"
+    return f"{text}, {budget.tokens:,} tokens and, where the price is known, {each}: {all_} for {tasks} tasks"
 
 
 def local_pool(folder: suites.SuiteFolder, workers: int | None, display: SuiteDisplay) -> LocalPool:
@@ -303,8 +303,8 @@ def outcome(folder: suites.SuiteFolder, suite: suites.Suite, task: suites.SuiteT
     except Exception as error:
         if terminal.exit_code(error) is None:
             traceback.print_exc()
-        said = str(error).strip() or type(error).__name__
-        record = suites.TaskRecord(task.id, task.name, suites.Status.FAILED, " ".join(said.split())[:600])
+        message = str(error).strip() or type(error).__name__
+        record = suites.TaskRecord(task.id, task.name, suites.Status.FAILED, " ".join(message.split())[:600])
     if record.status is suites.Status.FAILED:
         record = replace(record, run=reporter.run)
     return replace(record, seconds=time.monotonic() - began)

@@ -27,7 +27,7 @@ from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.frontends.report.document import Section, say, say_each
 from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.site import chosen
-from tilewright.frontends.report.suite import SuiteDisplay, exam_picture, exam_report
+from tilewright.frontends.report.suite import SuiteDisplay, exam_report
 from tilewright.kernel_file import parse
 from tilewright.models import key_variables, providers
 from tilewright.records import PROFILES, UNSTATED, Budget, Emulation, Question, Reply, Settings
@@ -36,7 +36,7 @@ from tilewright.store.run_folder import HEADER
 from tilewright.suites import NoTasks, OtherSuite, Status, Suite, SuiteFolder, SuiteTask, TaskRecord, folder_tasks
 from tilewright.tasks.errors import BadArgument
 from tilewright.teaching import skill as skills
-from tilewright.teaching.dataset import NoParquet, samples_of, write_jsonl, write_parquet
+from tilewright.teaching.dataset import samples_of, write_jsonl
 from tilewright.teaching.exam import Arm, Exam, Sitting, figures_of, sitting_of, skill_text, taught_before
 from tilewright.teaching.lessons import Clean, Example, Lessons, check_options, cleaner, lessons_of
 
@@ -151,8 +151,8 @@ def teach(
     facts = len(lessons.runs), tuple(one.name for one in worked), left_out, len(lessons.pitfalls), len(lessons.steps)
     taught = Taught(str(output), *facts, provenance.author, tokens)
     counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
-    said = f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"
-    terminal.deliver(taught, as_json, say_each([said, *(f"left out: {one}" for one in left_out)]))
+    summary = f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"
+    terminal.deliver(taught, as_json, say_each([summary, *(f"left out: {one}" for one in left_out)]))
 
 
 def checked_output(output: Path) -> str:
@@ -233,9 +233,6 @@ def _write(output: Path, files: dict[str, str]) -> None:
             write_text(folder / path, text)
 
 
-_WRITERS = {".jsonl": write_jsonl, ".parquet": write_parquet}
-
-
 @dataclass(frozen=True)
 class Written:
     file: str
@@ -247,23 +244,18 @@ class Written:
 
 def dataset(
     runs: TaughtArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="A .jsonl or .parquet file.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .jsonl file.", show_default=False)],
     passed: Annotated[bool, typer.Option("--passed", help="Only replies whose kernel passed.")] = False,
     licence: terminal.LicenceOption = "",
     as_json: terminal.JsonOption = False,
 ) -> None:
     """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
-    terminal.check_writable("-o", output, *_WRITERS)
+    terminal.check_writable("-o", output, ".jsonl")
     folders = chosen_runs(runs)
     samples = samples_of(folders, run_cleaner(folders), choices.checked_licence(licence), passed)
     if not samples:
         raise BadArgument(f"{', '.join(runs)}: nothing to write: no such run has a reply or a kernel that passed")
-    try:
-        _WRITERS[output.suffix.lower()](output, samples)
-    except NoParquet as error:
-        raise BadArgument(str(error)) from None
+    write_jsonl(output, samples)
     licences = dict(Counter(one.licence for one in samples))
     written = Written(str(output), len(folders), len(samples), sum(one.passed for one in samples), licences)
     lines = [f"wrote {output}: {written.records} records of {written.runs} runs, {written.passed} of them right"]
@@ -333,8 +325,7 @@ def exam(
     report = exam_report(held)
     write_text(out / "report.md", markdown(report, None))
     durable.write_record(out / "report.json", held)
-    write_text(out / "exam.svg", exam_picture(held))
-    wrote = Section("", (say(f"wrote {out / 'report.md'}, report.json and exam.svg"),))
+    wrote = Section("", (say(f"wrote {out / 'report.md'}, report.json"),))
     terminal.deliver(held, as_json, replace(report, sections=(*report.sections[:-1], wrote)))
     terminal.exit_with(terminal.FAULT if any(one.fault for one in sittings) else 0)
 

@@ -123,12 +123,12 @@ class NotDone(Exception):
 
 
 @contextmanager
-def interruptible(said: str = "interrupted") -> Iterator[None]:
+def interruptible(message: str = "interrupted") -> Iterator[None]:
     """Ctrl-C with how to go on; as it is, the command line's own machinery would take it."""
     try:
         yield
     except KeyboardInterrupt as error:
-        raise NotDone("; ".join([said, *getattr(error, "__notes__", ())]), INTERRUPTED) from None
+        raise NotDone("; ".join([message, *getattr(error, "__notes__", ())]), INTERRUPTED) from None
 
 
 def exit_code(error: BaseException) -> int | None:
@@ -258,7 +258,7 @@ def read_kernel(
 
     one = import_one(Wanted(path, shapes=shapes, numbers=numbers, is_checked=False), say)
     op, call = one.file.plan.op, (one.record.call_shapes, one.record.call_numbers)
-    given = {**parse_arguments(op, *(call if shapes or numbers else ((), ()))), **parse_arguments(op, *one.said)}
+    given = {**parse_arguments(op, *(call if shapes or numbers else ((), ()))), **parse_arguments(op, *one.specified)}
     try:
         arguments, guessed = complete_arguments(one.file, given, gpu, guesses)
     except BadArgument:

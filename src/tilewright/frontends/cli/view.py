@@ -12,31 +12,30 @@ import sys
 import traceback
 import webbrowser
 from dataclasses import dataclass, replace
-from functools import cache
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from socket import AF_INET6, gethostname
 from typing import Annotated, Any
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
-from tilewright import __version__
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.report import run_report, runs
-from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
+from tilewright.frontends.report.document import Document, Mark, Section, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
 from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.pictures import svg_plot
-from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
-from tilewright.frontends.report.site import Shelf, Site, chosen
+from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, whole_page, write_page
+from tilewright.frontends.report.site import Choice, Site, chosen
 from tilewright.records import Attempt, Run
 from tilewright.store import NEWEST, RunFolder, Store, StoreError, line_authors, provenance_of, write_text
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks.errors import BadArgument
+
+LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -163,51 +162,32 @@ def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
         terminal.display(run_report.attempt_report(run, attempt, place.find_text(KERNEL) or ""))
 
 
-_EVERYWHERE = ("0.0.0.0", "::")
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FILES = {"style.css": "text/css", "view.js": "text/javascript"}
 _HEADERS = {
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
 }
-_IDLE_SECONDS = 30.0
-_LEAST_TOKEN = 12  # characters; shorter ones can be guessed
-
-
-@cache
-def static_files() -> dict[str, bytes]:
-    """The script and the styles, by name."""
-    folder = resources.files("tilewright.frontends.report") / "static"
-    return {name: (folder / name).read_bytes() for name in _FILES}
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves one site. `token` is needed by everybody where one is given."""
+    """Serves one site below an address that begins with a token, which other users of this machine do not know."""
 
     daemon_threads = True
 
-    def __init__(self, site: Site, host: str, port: int, token: str) -> None:
-        self.site = site
-        self.token = token
-        self.session = secrets.token_urlsafe(32)  # what a browser that knew the token is known by
-        self.host = host
+    def __init__(self, site: Site, host: str, port: int) -> None:
+        self.site, self.token = site, secrets.token_urlsafe(16)
         if ":" in host:
             self.address_family = AF_INET6
         super().__init__((host, port), _Handler)
 
     @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    @property
     def url(self) -> str:
         """Of the page to begin with."""
-        host = gethostname() if self.host in _EVERYWHERE else f"[{self.host}]" if ":" in self.host else self.host
-        query = f"?{urlencode({'token': self.token})}" if self.token else ""
-        return f"http://{host}:{self.port}/{self.site.home}{query}"
+        host, port = str(self.server_address[0]), int(self.server_address[1])
+        host = gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        return f"http://{host}:{port}/{self.token}/{self.site.home}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no news; anything else is a fault of ours, and shows its traceback."""
@@ -219,65 +199,25 @@ class _Handler(BaseHTTPRequestHandler):
     server: ViewServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tilewright", ""
-    timeout = _IDLE_SECONDS
+    timeout = 30.0
 
     def do_GET(self) -> None:
         asked = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(asked.query, errors="replace").items()}
-        if not self._host_is_ours():
-            self._refuse(HTTPStatus.FORBIDDEN, "this server does not go by that name")
-        elif self.server.token and "token" in query:
-            self._admit(asked.path, query)
-        elif not self._is_admitted():
-            said = "open the address that `tilewright view` printed, which has the token in it"
-            self._refuse(HTTPStatus.UNAUTHORIZED, said)
-        elif asked.path == "/":
-            self._redirect(f"/{self.server.site.home}")
+        token, _, address = asked.path.removeprefix("/").partition("/")
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
+            self._refuse(HTTPStatus.NOT_FOUND, "open the address that `tilewright view` printed")
+        elif address in _FILES:
+            content = (resources.files("tilewright.frontends.report") / "static" / address).read_bytes()
+            self._send(HTTPStatus.OK, content, _FILES[address])
         else:
-            self._answer(asked.path.lstrip("/"), query)
+            self._answer(address, query)
 
     do_HEAD = do_GET
 
-    def _host_is_ours(self) -> bool:
-        """Any name will do where a token is needed: a browser shows no site another's cookie."""
-        with contextlib.suppress(ValueError):
-            named = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-            return bool(self.server.token) or named in LOOPBACK
-        return False
-
-    @property
-    def _cookie(self) -> str:
-        return f"tilewright-{self.server.port}"  # cookies are shared by the ports of a host
-
-    def _is_admitted(self) -> bool:
-        if not self.server.token:
-            return True
-        with contextlib.suppress(CookieError):
-            given = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie)
-            return given is not None and _same(given.value, self.server.session)
-        return False
-
-    def _admit(self, path: str, query: dict[str, str]) -> None:
-        """The token was in the address: from now on it is a cookie, and gone from the address."""
-        if not _same(query.pop("token"), self.server.token):
-            self._refuse(HTTPStatus.UNAUTHORIZED, "the token is another one")
-            return
-        cookie = f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
-        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), Set_Cookie=cookie)
-
     def _answer(self, address: str, query: dict[str, str]) -> None:
-        if address in _FILES:
-            self._send(HTTPStatus.OK, static_files()[address], _FILES[address])
-            return
-        if address.endswith("/"):
-            address += "index.html"
         try:
-            stamp = repr((__version__, self.server.session, address, query, self.server.site.stamp(address)))
-            tag = f'"{hashlib.sha256(stamp.encode("utf-8", "replace")).hexdigest()[:32]}"'
-            if self.headers.get("If-None-Match") == tag:
-                self._send(HTTPStatus.NOT_MODIFIED, ETag=tag)
-                return
-            page = self.server.site.page(address, query)
+            page = encoded(self.server.site.html(address, query))
         except BadArgument as problem:
             self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (StoreError, OSError) as problem:
@@ -286,31 +226,27 @@ class _Handler(BaseHTTPRequestHandler):
             traceback.print_exc()
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"this page cannot be made: {fault}")
         else:
-            self._send(HTTPStatus.OK, encoded(page), ETag=tag)
-
-    def _redirect(self, address: str, **headers: str) -> None:
-        self._send(HTTPStatus.SEE_OTHER, b"", "text/html", Location=address, **headers)
+            tag = f'"{hashlib.sha256(page).hexdigest()[:32]}"'
+            if self.headers.get("If-None-Match") == tag:
+                self._send(HTTPStatus.NOT_MODIFIED, ETag=tag)
+            else:
+                self._send(HTTPStatus.OK, page, ETag=tag)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
         """With a page that knows nothing of the site, so that anybody may see it."""
-        nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
-        self._send(status, encoded(render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)))
+        self._send(status, encoded(whole_page(Document(status.phrase, (Section("", (say(problem),)),)))))
 
     def _send(self, status: HTTPStatus, body: bytes = b"", /, kind: str = "text/html", **headers: str) -> None:
         self.send_response(status)
         lengths = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
         for name, value in {**headers, **lengths, **_HEADERS}.items():
-            self.send_header(name.replace("_", "-"), value)
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads a log of pages looked at."""
-
-
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode("utf-8", "replace"))
 
 
 def view(
@@ -323,25 +259,11 @@ def view(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at; 0 for any that is free.")] = 8765,
-    host: Annotated[
-        str, typer.Option(help="Address to serve at; any but this machine's own needs --token.")
-    ] = "127.0.0.1",
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="TILEWRIGHT_VIEW_TOKEN", help="Token that a browser must give, in the address that is printed."
-        ),
-    ] = "",
-    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pages as files instead.")] = None,
+    host: Annotated[str, typer.Option(help="Address to serve at; who has the printed link sees the pages.")] = LOCAL,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no window.")] = False,
 ) -> None:
-    """Serve pages on which runs can be watched and kernels compared, to a browser on this machine."""
-    shelf = Shelf(chosen(what, Store()))
-    if export is not None:
-        count = export_site(shelf, export)
-        print(f"wrote {count} pages; open {export / unquote(Site(shelf, served=False, counts=False).home)}")
-        return
-    with listening(shelf, host, port, token) as server:
+    """Serve pages on which runs can be watched and kernels compared, to a browser."""
+    with listening(chosen(what, Store()), host, port) as server:
         print(f"serving at {server.url} until Ctrl-C", flush=True)
         has_window = sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
         if has_window and not no_browser:
@@ -350,39 +272,13 @@ def view(
             server.serve_forever()
 
 
-def listening(shelf: Shelf, host: str = LOOPBACK[0], port: int = 0, token: str = "") -> ViewServer:
+def listening(choice: Choice, host: str = LOCAL, port: int = 0) -> ViewServer:
     """A server that has its port, and does not serve yet."""
-    if host not in LOOPBACK and not token:
-        raise BadArgument(f"--host {host}: others could read everything there; give a --token of your own too")
-    if token and len(token) < _LEAST_TOKEN:
-        raise BadArgument(f"--token: it can be guessed; give one of at least {_LEAST_TOKEN} characters")
     try:
-        return ViewServer(Site(shelf, served=True, counts=True), host, port, token)
-    except OverflowError:
-        raise BadArgument(f"--port {port}: ports go up to 65535") from None
+        return ViewServer(Site(choice), host, port)
     except OSError as error:
         remedy = "give another --port, or 0" if error.errno == errno.EADDRINUSE else "give another --host or --port"
         raise BadArgument(f"{host}:{port}: {error.strerror}; {remedy}") from None
-
-
-def export_site(shelf: Shelf, folder: Path) -> int:
-    """Write every page; of one run with what each line of its kernels does. Returns how many pages there are."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadArgument(f"--export {folder}: it is there already; give a new folder")
-    if not shelf.choice.suite and not shelf.choice.folders():
-        raise BadArgument("--export: there is no run to write")
-    site = Site(shelf, served=False, counts=bool(shelf.choice.run))
-    written = 0
-    with terminal.progress() as say:
-        for address in site.addresses():
-            say(f"writing {address}")
-            place = folder / unquote(address, errors="surrogateescape")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(encoded(site.page(address, {})))
-            written += 1
-    for name, content in static_files().items():
-        (folder / name).write_bytes(content)
-    return written
 
 
 def explain(
@@ -392,7 +288,7 @@ def explain(
         typer.Option("--output", "-o", metavar="FILE", help="FILE.html, all in one; or FILE.md, with its pictures."),
     ] = None,
 ) -> None:
-    """Explain a run as a lesson for beginners in CUDA: why each step was taken and what it gained, with exercises."""
+    """Explain a run as a lesson for beginners in CUDA: why each step was taken and what it gained."""
     terminal.check_writable("-o", output, ".md", ".html")
     is_markdown = output is not None and output.suffix.lower() in (".md", ".markdown")
     if output is not None and is_markdown and (place := pictures_folder(output)).is_file():
@@ -401,22 +297,10 @@ def explain(
     done = folder.load()
     if not done.attempts:
         raise BadArgument(f"run {done.id} has no finished attempt, so there is nothing to explain yet")
-    with terminal.progress() as say:
-        called, place_words = name_and_place(folder, run, output)
-        lesson = lesson_of(folder, done, called, say, place_words)
+    with terminal.progress() as progress:
+        lesson = lesson_of(folder, done, progress)
     if output is None:
         terminal.print_exactly(markdown(lesson, None))
         return
     count = write_page(lesson, output)
     print(f"wrote {output}" + (f" and {count} pictures in {pictures_folder(output)}" if count else ""))
-
-
-def name_and_place(folder: RunFolder, name: str, output: Path | None) -> tuple[str, str]:
-    """How commands name the run, and where: a folder is found from beside the lesson, a name from anywhere."""
-    if folder.path != Path(name):
-        return folder.path.name, ""
-    if folder.path.is_absolute():
-        return name, ""
-    if output is None:
-        return name, f"in the folder {Path.cwd()}"
-    return os.path.relpath(folder.path.resolve(), output.resolve().parent), "in the folder that this lesson is in"

@@ -1,4 +1,4 @@
-"""What an audit says of one kernel file, and `bench` of several beside PyTorch: records, their reports, a picture."""
+"""What an audit says of one kernel file, and `bench` of several beside PyTorch: records and their reports."""
 
 from __future__ import annotations
 
@@ -299,24 +299,3 @@ def _row_words(row: BenchRow) -> str:
         between = f" ({row.interval.low:.2f} to {row.interval.high:.2f})" if row.interval is not None else ""
         ratio = f", {row.times_as_long:.2f}x as long{between}"
     return f"{runs.microseconds(row.time_us)} us{lying}{ratio}"
-
-
-def bench_picture(report: BenchReport) -> str:
-    """A bar for each contender, with where its median lies; the roofline dashed."""
-    timed = [(row, row.time_us) for row in report.rows if row.time_us is not None]
-    longest = max([time_us for _, time_us in timed] + [report.floor_us, 1e-3])
-    chart = pictures.Chart((760, 96 + 30 * len(timed)), (170, 200, 62, 26), (0.0, longest))
-    for place, (row, time_us) in enumerate(timed):
-        y, end, wrong = 66 + 30 * place, chart.x(time_us), row.name in report.wrong
-        colour = pictures.BAD if wrong else pictures.GOOD if place == 0 else pictures.DOT
-        chart.body.append(pictures.text(chart.left - 8, y + 15, row.name, anchor="end"))
-        chart.body.append(pictures.rectangle(chart.left, y + 3, max(end - chart.left, 1.0), 16, colour))
-        if row.timing is not None:
-            low, high = chart.x(row.timing.interval_us.low), chart.x(row.timing.interval_us.high)
-            chart.body.append(pictures.line(low, y + 11, high, y + 11, pictures.INK))
-        ratio, fault = runs.speedup_words(row.times_as_long), "not right" if wrong else ""
-        texts = (f"{runs.microseconds(time_us)} us", ratio, fault)
-        chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, texts)), anchor="start"))
-    chart.upright(report.floor_us, f"roofline {runs.microseconds(report.floor_us)} us", pictures.INK, "5 4")
-    sizes = runs.named_values(report.arguments)
-    return chart.page(f"{report.op} on {report.gpu}: {runs.kind_words(report.measured)} time", sizes, 16)

@@ -185,7 +185,6 @@ RESOURCES: dict[str, str] = _WORDS["resources"]  # of the performance model: wha
 LESSON: dict[str, str] = _WORDS["lesson"]  # paragraphs, with places for what is said in them
 REMEDIES: dict[str, str] = _WORDS["remedies"]  # of a kernel that a resource bounds
 STAGES: dict[str, str] = _WORDS["stages"]  # of a run
-EXERCISES: dict[str, tuple[str, str, str]] = _WORDS["exercises"]
 REJECTIONS: dict[str, str] = _WORDS["rejections"]  # what is to be learnt from each kind of evidence
 _TERMS: dict[str, list[str]] = _WORDS["terms"]  # what each is called in texts (a regular expression), and its meaning
 

@@ -1,6 +1,6 @@
 """What people ask of a finished kernel: is it faster than PyTorch, what does it take, gradients, how is it called.
 
-One record, `Finished`, that the terminal, JSON, a notebook and the Python API show.
+One record, `Finished`, that the terminal, JSON and the Python API show.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 from tilewright import records
 from tilewright.frontends.api.kernel_arguments import option_words
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.document import Block, Code, Fold, Mark, Source, Tone, say, say_each
-from tilewright.frontends.report.rendering import notebook
+from tilewright.frontends.report.document import Block, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.run_report import attempts_table, state_words
 from tilewright.frontends.report.runs import PROVISIONAL, microseconds
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
@@ -24,7 +23,6 @@ from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.supported_sizes import size_limits_of_files
 from tilewright.kernel_file.syntax import Accept, Lead, Name, Need, conjuncts, walk
 from tilewright.store import LibraryKernel, Request
-from tilewright.tasks import task_op_line
 from tilewright.words import NotUnderstood, SeveralReadings, read
 
 _SAMPLED = re.compile(
@@ -125,13 +123,12 @@ def finished(made: Made) -> Finished:
     except KernelFileError:
         file = None
     has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
+    has_reference = has_reference or records.reference_path(made.path).is_file()
     otherwise = "Any other call runs the PyTorch function instead, and a warning says so once."
     if not has_reference:
-        gives = "load(..., reference=function) gives it one"
-        gives += ", and tilewright.make with the same words its own" * is_catalogued(made.task, made.request)
         otherwise = (
             "Any other call raises NoKernelApplies: this file comes without a PyTorch function to fall back to; "
-            f"{gives}."
+            "load(..., reference=function) gives it one."
         )
     speed, is_slower = speed_words(made)
     only = tuple(_restrictions(made.task, file))
@@ -173,8 +170,8 @@ def speed_words(made: Made) -> tuple[str, bool]:
             ratio, kernels = timing.eager_us / timing.time_us, runs.number_of(timing.eager_kernels, "kernel")
             times += f", eager {microseconds(timing.eager_us)} us ({ratio:.2f}x; its {kernels} at the speed of a copy)"
             slow = ratio < _MODELLED_GAIN
-        told = f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}"
-        return told + ". It may be no faster than eager: time it before you use it" * slow, slow
+        untimed = f"not timed against PyTorch: no GPU here. Modelled for {timing.gpu}: {times}, {roofline}"
+        return untimed + ". It may be no faster than eager: time it before you use it" * slow, slow
     groups: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
     beside = []
     for one in timing.baselines:
@@ -360,14 +357,14 @@ def answer_blocks(answers: Finished, *, call: bool = True) -> Iterator[Block]:
 
 
 def end_of_run(
-    run: records.Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool
+    run: records.Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool, took_s: float | None
 ) -> Iterator[Block]:
-    """The end of `make`. `table`: the attempts were not shown yet, one by one."""
+    """The end of `make`. `table`: the attempts were not shown yet, one by one; `took_s`: the whole command."""
     if table:
         yield attempts_table(run)
         yield say("")
     which = f"; the best is attempt {run.best.number}" if run.best is not None and not table else ""
-    yield say(f"{state_words(run)}; {runs.spend_words(run)}{which}")
+    yield say(f"{state_words(run)}; {runs.spend_words(run, took_s)}{which}")
     if answers is None or path is None:
         yield say("no attempt passed, so there is no kernel", tone=Tone.BAD)
         if run.attempts:
@@ -382,15 +379,3 @@ def end_of_run(
     yield say(f"more: tilewright show {run.id}", tone=Tone.FAINT)
     if run.ending is records.Ending.SECONDS:
         yield say(f"go on: tilewright resume {run.id} {runs.addition_words(run)}", tone=Tone.FAINT)
-
-
-def made_html(made: Made, run: records.Run | None, author: str) -> str:
-    """A finished kernel in a notebook: what it computes, the answers, its attempts and its file to be unfolded."""
-    answers = finished(made)
-    blocks: list[Block] = [
-        say(task_op_line(made.task), tone=Tone.STRONG),
-        say(f"by {author} in run {made.run}; called as ", Code(_assigned_call(made.task, "f")), tone=Tone.FAINT),
-        *answer_blocks(answers, call=False),
-    ]
-    blocks += [Fold(runs.attempts_words(run), (attempts_table(run),))] if run is not None else []
-    return notebook([*blocks, Fold(str(made.path), (Source(made.text, "cuda"),))])

@@ -1,24 +1,15 @@
-"""From a run to a lesson: what is computed, how fast it could be, how the kernel does it, step by step, exercises."""
+"""From a run to a lesson: what is computed, how fast it could be, how the kernel does it, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures, runs
-from tilewright.frontends.report.emulated import (
-    Counted,
-    Look,
-    NotCountable,
-    Say,
-    count_lines,
-    exercise_sections,
-    exercises,
-    look_at,
-)
+from tilewright.frontends.report.emulated import Access, Counted, Look, NotCountable, count_lines, look_at
 from tilewright.frontends.report.run_report import diff_text
 from tilewright.measure.floor import peak_tflops
 from tilewright.prompts.replies import whole_summary
@@ -31,17 +22,14 @@ _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
 
-def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> doc.Document:
-    """The whole lesson. `name`: the run as the reader's commands call it, in the folder that `place` says in words.
-
-    Emulation takes seconds, at most minutes.
-    """
-    return _Writer(folder, run, name, say, place).lesson()
+def lesson_of(folder: RunFolder, run: Run, say: Callable[[str], None]) -> doc.Document:
+    """The whole lesson. Emulation takes seconds, at most minutes."""
+    return _Writer(folder, run, say).lesson()
 
 
 class _Writer:
-    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say, place: str) -> None:
-        self._folder, self._run, self._name, self._say, self._place = folder, run, name, say, place
+    def __init__(self, folder: RunFolder, run: Run, say: Callable[[str], None]) -> None:
+        self._folder, self._run, self._say = folder, run, say
         self._words = doc.Glossary()
         self._best = run.best
         self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
@@ -63,9 +51,6 @@ class _Writer:
             *step_sections(self._folder, run, self._words, terms),
             *([doc.Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
         ]
-        if self._best:
-            made = exercises(run, self._best, self._name, self._text, self._say)
-            sections += exercise_sections(made, self._place, self._words)
         return doc.Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
 
     # -- sections --
@@ -134,24 +119,16 @@ class _Writer:
             yield self._words.text("launch", **launch)
         if look.sizes:
             yield self._words.text("smaller", sizes=look.sizes)
-        for part in look.written:
-            spec = look.specs.get(part.name)
-            if spec is not None and look.launches:
-                svg = pictures.tile_picture(part, spec, look.blocks)
-                says = self._words.cell(pictures.tile_words(part, spec))
-                yield doc.Picture(f"tile-{_plain_name(part.name)}", svg, says)
         chosen = _chosen(look.touches)
         if chosen:
             yield self._words.text("requests", wasteful=WASTEFUL)
-        for number, touch in enumerate(chosen, start=1):
-            svg = pictures.access_picture(touch, look.specs.get(touch.tensor))
-            yield doc.Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, self._access(touch))
+            yield doc.Items(tuple(map(self._access, chosen)))
 
     def _access(self, touch: TouchRecord) -> doc.Cell:
         lines = self._text.splitlines()
         line = touch.line if touch.line and touch.line <= len(lines) else None
         where = (f" Line {line}: ", doc.Code(lines[line - 1].strip())) if line else ()
-        return (*self._words.linked(pictures.Access(touch).words), *where)
+        return (*self._words.linked(Access(touch).words), *where)
 
     def _progress(self, terms: dict[int, tuple[ModelTerm, ...]]) -> Iterator[doc.Block]:
         run = self._run
@@ -258,8 +235,8 @@ def _held_up(roofline: pictures.Roofline, terms: tuple[ModelTerm, ...]) -> str:
         return ""
     name, us = terms[0].name, runs.microseconds(terms[0].time_us)
     by_work = name == "tensor cores" or (name == "issue slots" and roofline.intensity >= roofline.ridge)
-    said = "memory_holds" if name == "device memory" else "arithmetic_holds" if by_work else "other_holds"
-    return doc.LESSON[said].format(name=name, us=us) + " "
+    key = "memory_holds" if name == "device memory" else "arithmetic_holds" if by_work else "other_holds"
+    return doc.LESSON[key].format(name=name, us=us) + " "
 
 
 def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
@@ -268,10 +245,6 @@ def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
     for one in touches:
         first.setdefault((one.launch_line, one.tensor, one.writes), one)
     return list(first.values())[:_MOST_ACCESSES]
-
-
-def _plain_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
 # -- the steps, each with what was changed, why, what the referee said and what it gained --

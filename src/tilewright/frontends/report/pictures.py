@@ -1,4 +1,4 @@
-"""Pictures as SVG: the charts' common pieces, a run, a roofline, and who touches which bytes in the emulator."""
+"""Pictures as SVG: the charts' common pieces, a run, a roofline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 
-from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report.runs import Row, is_measured, kind_words, microseconds, rows
-from tilewright.records import SECTOR_BYTES, Measured, Run, TensorSpec, TouchRecord, WrittenPart
+from tilewright.records import Measured, Run
 
 INK, FAINT, GOOD, DOT, BAD, GREY = "#1f2933", "#d5dbe1", "#0b7a4b", "#2f6fb5", "#c2452d", "#5b6770"
 
@@ -35,9 +34,9 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = 
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dashed}/>'
 
 
-def text(x: float, y: float, said: str, *, colour: str = INK, anchor: str = "middle", size: int = 12) -> str:
+def text(x: float, y: float, what: str, *, colour: str = INK, anchor: str = "middle", size: int = 12) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-size="{size}">{escape(said)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-size="{size}">{escape(what)}</text>'
     )
 
 
@@ -248,155 +247,3 @@ def roofline_picture(roofline: Roofline) -> str:
 def _decades(low: float, high: float) -> list[float]:
     """The powers of ten in between."""
     return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
-
-
-# -- which bytes a warp and a block touch --
-
-MOST_WRITTEN = 1 << 20  # elements of an output that are asked after; of more, some indices are left out
-_WIDTH, _LEFT, _RIGHT, _TOP = 760, 76, 24, 62
-_CELL = 18  # height of one row of bytes
-_MOST_ROWS = 32  # of bytes
-_ROW_BYTES = 128  # four sectors
-_BOX_WIDTH, _BOX_HEIGHT = 420, 260
-_PARTLY = "#8fc9ab"
-
-
-@dataclass(frozen=True)
-class Access:
-    """One request of a warp in numbers."""
-
-    touch: TouchRecord
-
-    @property
-    def sectors(self) -> int:
-        return len({place // SECTOR_BYTES for place in self._bytes()})
-
-    @property
-    def fewest(self) -> int:
-        """Sectors that could carry these bytes."""
-        return -(-len(self._bytes()) // SECTOR_BYTES)
-
-    @property
-    def coalesced(self) -> bool:
-        """By the same measure as listings mark a line that wastes sectors."""
-        return self.sectors <= WASTEFUL * self.fewest
-
-    @property
-    def rows(self) -> list[int]:
-        """The stretches of 128 bytes that are touched, as their first bytes."""
-        return sorted({place // _ROW_BYTES * _ROW_BYTES for place in self._bytes()})
-
-    def _bytes(self) -> set[int]:
-        return {place for _, first in self.touch.offsets for place in range(first, first + self.touch.bytes)}
-
-    @property
-    def words(self) -> str:
-        what = "writes" if self.touch.writes else "reads"
-        lanes = len(self.touch.offsets)
-        who = "Each lane" if lanes == 32 else "One lane" if lanes == 1 else f"{lanes} of the 32 lanes"
-        whose = "s" if lanes in (1, 32) else ""
-        verb = what if whose else what[:-1]
-        judged = "coalesced" if self.coalesced else "not coalesced"
-        many = f"{self.sectors} sectors move where {self.fewest} could do: {judged}"
-        one = f"one sector of {SECTOR_BYTES} bytes moves"
-        return f"{who} {verb} {self.touch.bytes} bytes of {self.touch.tensor}; {many if self.sectors > 1 else one}."
-
-
-def access_picture(touch: TouchRecord, spec: TensorSpec | None) -> str:
-    """Rows of 128 bytes, a cell for each lane's bytes with the lane's number in it; red: moved in vain."""
-    access = Access(touch)
-    rows = access.rows
-    shown = rows[:_MOST_ROWS]
-    scale = (_WIDTH - _LEFT - _RIGHT) / _ROW_BYTES
-    body = []
-    for number, row in enumerate(shown):
-        y = _TOP + 14 + number * _CELL
-        body.append(text(_LEFT - 8, y + 13, f"{row:,}", colour=GREY, anchor="end"))
-        body += [_cell(_LEFT + place * scale, y, SECTOR_BYTES * scale, "white", FAINT) for place in range(0, 128, 32)]
-        body += _moved_in_vain(touch, row, y, scale)
-        body += _lanes(touch, row, y, scale)
-    height = _TOP + 14 + len(shown) * _CELL + 16
-    if len(rows) > len(shown):
-        body.append(text(_LEFT, height, f"and {len(rows) - len(shown)} more such stretches", anchor="start"))
-        height += 16
-    element = f", elements of {spec.dtype.itemsize} bytes" if spec else ""
-    verb = "written" if touch.writes else "read"
-    where = f" in line {touch.line}" if touch.line else ""
-    title = f"{touch.tensor}: bytes {verb} by the first warp{where}"
-    subtitle = f"each cell: a lane's {touch.bytes} bytes, by lane number; left: byte in tensor{element}; boxes: sectors"
-    return page(_WIDTH, height + 8, title, subtitle, _LEFT, body)
-
-
-def _moved_in_vain(touch: TouchRecord, row: int, y: float, scale: float) -> list[str]:
-    """Sectors of which some byte is wanted, in the colour of waste; what is wanted is drawn over it."""
-    wanted = {
-        place // SECTOR_BYTES * SECTOR_BYTES
-        for _, first in touch.offsets
-        for place in (first, first + touch.bytes - 1)
-        if row <= place < row + _ROW_BYTES
-    }
-    return [_cell(_LEFT + (place - row) * scale, y, SECTOR_BYTES * scale, "#f3c9c0", FAINT) for place in sorted(wanted)]
-
-
-def _lanes(touch: TouchRecord, row: int, y: float, scale: float) -> list[str]:
-    by_place: dict[int, list[int]] = {}
-    for lane, first in touch.offsets:
-        if row <= first < row + _ROW_BYTES:
-            by_place.setdefault(first, []).append(lane)
-    parts = []
-    for first, lanes in sorted(by_place.items()):
-        x, width = _LEFT + (first - row) * scale, min(touch.bytes, _ROW_BYTES) * scale
-        colour = GOOD if touch.writes else DOT
-        named = str(lanes[0]) if len(lanes) == 1 else f"{lanes[0]}-{lanes[-1]}" if len(lanes) < 32 else "all"
-        label = text(x + width / 2, y + 13, named, colour="white", size=10) if width >= 7 * len(named) else ""
-        who = f"lane{'s' if len(lanes) > 1 else ''} {', '.join(map(str, lanes))}"
-        caption = f"{who}: bytes {first:,} to {first + touch.bytes - 1:,}"
-        parts.append(titled(caption, _cell(x, y, width, colour, "white"), label))
-    return parts
-
-
-def _cell(x: float, y: float, width: float, fill: str, edge: str) -> str:
-    return rectangle(x, y, width, _CELL - 3, fill, edge)
-
-
-def tile_words(part: WrittenPart, spec: TensorSpec) -> str:
-    """`The first block writes y[0:64, 0:48], 3,072 of 393,216 elements.`"""
-    ranges = ", ".join(_range(indices) for indices in part.indices)
-    place = f"{part.name}[{ranges}]" if ranges else part.name
-    # Of a large part indices are left out until what remains is little enough, so that nobody can count.
-    thinned = len(part.written) > MOST_WRITTEN // 2 and not _is_gapless(part)
-    share = "" if thinned else f": {sum(part.written):,} of {spec.numel:,} elements"
-    return f"The first block writes within {place}{share}."
-
-
-def _is_gapless(part: WrittenPart) -> bool:
-    return all(one[-1] - one[0] + 1 == len(one) for one in part.indices)
-
-
-def _range(indices: tuple[int, ...]) -> str:
-    return str(indices[0]) if len(indices) == 1 else f"{indices[0]}:{indices[-1] + 1}"
-
-
-def tile_picture(part: WrittenPart, spec: TensorSpec, blocks: int) -> str:
-    """The output as one rectangle, its last dimension from left to right; what the first block writes is filled in."""
-    columns = spec.shape[-1] if spec.shape else 1
-    rows = max(1, spec.numel // max(columns, 1))
-    first = last = 0
-    for size, indices in zip(spec.shape[:-1], part.indices[:-1], strict=True):
-        first, last = first * size + indices[0], last * size + indices[-1]
-    across = part.indices[-1] if part.indices else (0,)
-    x = _LEFT + _BOX_WIDTH * across[0] / columns
-    width = max(2.0, _BOX_WIDTH * (across[-1] - across[0] + 1) / columns)
-    y = _TOP + 8 + _BOX_HEIGHT * first / rows
-    height = max(2.0, _BOX_HEIGHT * (last - first + 1) / rows)
-    whole = all(part.written) and _is_gapless(part)
-    body = [
-        rectangle(_LEFT, _TOP + 8, _BOX_WIDTH, _BOX_HEIGHT, FAINT),
-        titled(tile_words(part, spec), rectangle(x, y, width, height, GOOD if whole else _PARTLY)),
-        text(_LEFT + _BOX_WIDTH / 2, _TOP + _BOX_HEIGHT + 26, f"{columns:,} columns"),
-        text(_LEFT + _BOX_WIDTH + 10, _TOP + 8 + _BOX_HEIGHT / 2, f"{rows:,} rows", anchor="start"),
-    ]
-    title = f"{part.name}: what the first of {blocks:,} blocks writes"
-    how = "green" if whole else "pale green: some elements within"
-    subtitle = f"{how}: the first block's part, at least two pixels; grey: what the other blocks write"
-    return page(_WIDTH, _TOP + _BOX_HEIGHT + 40, title, subtitle, _LEFT, body)

@@ -159,8 +159,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "cut": cut,
+        "cut_lines": lambda text: "\n".join(map(cut, text.split("\n"))),
         "picture": picture,
-        "percent": lambda fraction: "" if fraction is None else f"{fraction:.0%}",
         "kind": lambda part: type(part).__name__,
     }
     return environment
@@ -188,22 +188,17 @@ def picture(svg: str) -> Markup:
 
 
 @cache
-def _styles(name: str) -> str:
-    return (resources.files("tilewright.frontends.report") / "static" / f"{name}.css").read_text("utf-8")
+def _styles() -> str:
+    return (resources.files("tilewright.frontends.report") / "static" / "style.css").read_text("utf-8")
 
 
 def encoded(page: str) -> bytes:
     return page.encode("utf-8", "replace")
 
 
-def notebook(blocks: Iterable[doc.Block]) -> str:
-    """Blocks for a cell of a notebook: no script, nothing fetched, colours that read on light and on dark."""
-    return render("notebook", blocks=tuple(blocks), styles=_styles("notebook"))
-
-
 def whole_page(document: doc.Document) -> str:
     """One HTML file that needs nothing beside it."""
-    return render("document_file", document=document, styles=_styles("style"))
+    return render("document_file", document=document, styles=_styles())
 
 
 def write_page(document: doc.Document, output: Path) -> int:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from tilewright import records
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.rendering import notebook
 from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run
-from tilewright.store import RunFolder, RunList, StoreError, line_authors
+from tilewright.store import RunFolder, RunList, StoreError
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks.errors import BadArgument
 
@@ -30,18 +27,16 @@ _BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines
 # -- the one table of attempts --
 
 
-def attempts_table(run: Run) -> doc.Table | doc.Paragraph:
+def attempts_table(run: Run, *, linked: bool = False) -> doc.Table | doc.Paragraph:
     """A row for each attempt, with a bar that is as long as the part of the roofline it reaches."""
     if not run.attempts:
         return doc.say("no attempt is finished yet")
     made = runs.rows(run)
     tones = tuple(doc.Tone.GOOD if row.best else doc.Tone.PLAIN if row.kept else doc.Tone.FAINT for row in made)
-    return doc.Table(
-        attempt_heads(run),
-        tuple(attempt_cells(row, run) for row in made),
-        ("#", *attempt_heads(run)[3:5], "roofline", "cost"),
-        tones,
-    )
+    cells = [attempt_cells(row, run) for row in made]
+    if linked:
+        cells = [((doc.Link(str(first), file=f"attempt-{first}.html"),), *others) for first, *others in cells]
+    return doc.Table(attempt_heads(run), tuple(cells), ("#", *attempt_heads(run)[3:5], "roofline", "cost"), tones)
 
 
 def attempt_heads(run: Run) -> tuple[str, ...]:
@@ -312,22 +307,6 @@ def when(created: str) -> str:
     return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-# -- in a notebook --
-
-
-def html_of(thing: object) -> str:
-    """The HTML of anything that a notebook may be given."""
-    match thing:
-        case Run():
-            return notebook(run_report(thing))
-        case Measured() | Modelled():
-            return notebook(measurement_blocks(thing))
-        case records.Passed() | records.Rejected() | records.Unsupported():
-            tone = doc.Tone.BAD if isinstance(thing, records.Rejected) else doc.Tone.GOOD
-            return notebook([doc.say(runs.verdict_words(thing), tone=tone), doc.Source(verdict_text(thing))])
-    return notebook([doc.Source(str(thing))])
-
-
 def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
     """What the author was asked in an attempt; 0 is the specification of a request in words."""
     place = folder.attempt(number)
@@ -340,73 +319,45 @@ def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
 _MOST_PARTIAL = 9  # questions of one attempt
 
 
-@dataclass(frozen=True)
-class SourceLine:
-    number: int
-    text: str
-    author: int | None = None  # the attempt that wrote it; 0 for the file given to start from
-    notes: tuple[str, ...] = ()  # what was found there
-
-
-def attempt_facts(folder: RunFolder, run: Run, number: int) -> dict[str, Any]:
-    """What a page shows of an attempt; `attempt` is None while it is unfinished, with what has come in so far."""
-    attempt = next((one for one in run.attempts if one.number == number), None)
-    verdict, place = attempt.verdict if attempt else None, folder.attempt(number)
-    facts: dict[str, Any] = {
-        "attempt": attempt,
-        "kernel": "",
-        "prompts": (),
-        "replies": (),
-        "partial": "",
-        "problem": "",
-    }
-    authors: list[int] = []
+def attempt_page(folder: RunFolder, run: Run, number: int) -> doc.Document:
+    """An attempt with its file, what it changed, prompts and replies; of an unfinished one, what has come in so far."""
+    attempt, place = next((one for one in run.attempts if one.number == number), None), folder.attempt(number)
+    kernel, partial, problem = "", "", ""
+    prompts: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
     try:
-        facts |= {"kernel": place.find_text(KERNEL) or "", "prompts": prompts_of(folder, number)}
-        facts["replies"] = tuple(reply.text for reply in place.replies())
+        kernel, prompts = place.find_text(KERNEL) or "", prompts_of(folder, number)
+        replies = tuple(reply.text for reply in place.replies())
         coming = (place.find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
-        facts["partial"] = next((text for text in coming if text), "")
+        partial = next((text for text in coming if text), "")
     except (StoreError, OSError) as error:
-        facts["problem"] = str(error)
-    if not any(facts.values()):
+        problem = str(error)
+    if not (attempt or kernel or prompts or replies or partial or problem):
         raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
-    with contextlib.suppress(StoreError, OSError):
-        authors = line_authors(folder, run, attempt) if attempt else []
-    cases = () if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases
-    source = source_lines(facts["kernel"], authors, verdict)
-    return facts | {"number": number, "cases": cases, "findings": _findings(verdict), "source": source}
+    head = list(doc.say_each([problem], doc.Tone.BAD))
+    sections = [doc.Section("The reply so far", (doc.Source(partial),))] if partial else []
+    if attempt is not None:
+        parent = f" from attempt {attempt.parent}" if attempt.parent else ""
+        head.append(doc.say(doc.Mark(runs.verdict_words(attempt.verdict)), f" {attempt.stage.value}{parent}"))
+        head.append(doc.say(doc.Link("What each line does, and the roofline", file=f"counters-{number}.html")))
+        sections.append(doc.Section("Verdict", (*attempt_blocks(attempt, kernel), *_cases(attempt.verdict))))
+    if kernel and attempt is not None and not problem:
+        sections.append(doc.Section("What it changed", (doc.Source(diff_text(folder, attempt), "diff"),)))
+    sections += [doc.Section("Kernel file", (doc.Source(doc.numbered(kernel), "cuda"),))] if kernel else []
+    texts = {f"Prompt {k}": text for k, text in enumerate(prompts, 1)}
+    texts |= {f"Reply {k}": text for k, text in enumerate(replies, 1)}
+    folds = tuple(doc.Fold(title, (doc.Source(text),)) for title, text in texts.items())
+    sections += [doc.Section("Prompts and replies", folds)] if folds else []
+    title = f"Attempt {number} of {run.id}" if number else f"The specification of {run.id}"
+    return doc.Document(title, (doc.Section("", tuple(head)), *sections))
 
 
-def _findings(verdict: records.Verdict | None) -> tuple[records.FindingRecord, ...]:
-    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
-    return evidence.findings if isinstance(evidence, records.Crashed) else ()
-
-
-def source_lines(text: str, authors: list[int], verdict: records.Verdict | None) -> tuple[SourceLine, ...]:
-    """Every line of a kernel file with who wrote it and what the verdict says of it."""
-    notes: dict[int, list[str]] = {}
-    lines = text.splitlines()
-    for line, note in _line_notes(verdict, lines):
-        notes.setdefault(line, []).append(note)
-    known = authors if len(authors) == len(lines) else [None] * len(lines)
-    return tuple(
-        SourceLine(number, line, author, tuple(dict.fromkeys(notes.get(number, ()))))
-        for number, (line, author) in enumerate(zip(lines, known, strict=True), start=1)
+def _cases(verdict: records.Verdict) -> Iterator[doc.Fold]:
+    cases = () if isinstance(verdict, records.Unsupported) else verdict.cases
+    rows = tuple(
+        (str(one.case), one.status.value, one.device, "" if one.error_ratio is None else f"{one.error_ratio:.3f}")
+        for one in cases
     )
-
-
-def _line_notes(verdict: records.Verdict | None, lines: list[str]) -> list[tuple[int, str]]:
-    notes = [(one.line, one.kind.value) for one in _findings(verdict) if one.line is not None]
-    notes += [(one.other_line, f"other side of: {one.kind.value}") for one in _findings(verdict) if one.other_line]
-    if isinstance(verdict, records.Passed):
-        notes += [(one.line, f"{one.why} in a judged case") for one in verdict.uncovered]
-    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
-    match evidence:
-        case records.NotBuilt(diagnostics=diagnostics):
-            here = dict(enumerate(map(str.strip, lines), start=1))  # a message may be about a header's line
-            notes += [(one.line, one.message) for one in diagnostics if here.get(one.line) == one.source_line.strip()]
-        case records.BadPlan(problems=problems):
-            notes += [(one.line, one.message) for one in problems if one.line]
-        case records.Crashed(line=int(line), message=message, findings=()):
-            notes.append((line, message))
-    return notes
+    if rows:
+        heads = ("case", "status", "on", "worst error over what is allowed")
+        yield doc.Fold(f"Cases it was judged by: {len(rows)}", (doc.Table(heads, rows),))

@@ -194,14 +194,14 @@ def seconds_words(seconds: float) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
-def spend_words(run: records.Run) -> str:
-    """What a run has cost so far, of what it may."""
+def spend_words(run: records.Run, took_s: float | None = None) -> str:
+    """What a run has cost so far, of what it may; `took_s` by another clock than that of its attempts."""
     budget, tokens = run.settings.budget, run.usage.tokens
     parts = [f"{len(run.attempts)} of {budget.attempts} attempts"]
     if tokens:
         lost = f" (about {run.cut.tokens:,} in replies that were cut off)" if run.cut.tokens else ""
         parts += [f"{tokens:,} tokens{lost}", f"{dollars_words(run.dollars)} of {dollars_words(budget.dollars)}"]
-    return ", ".join([*parts, seconds_words(run.seconds)])
+    return ", ".join([*parts, seconds_words(run.seconds if took_s is None else took_s)])
 
 
 def addition_words(run: records.Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,13 +125,14 @@ def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
     return report, tuple(folder.path / file for file in files)
 
 
-def suite_report(report: SuiteReport) -> doc.Document:
+def suite_report(report: SuiteReport, pages: Mapping[str, str] | None = None) -> doc.Document:
+    """`pages`: the address of each task's run, by the task's id; without them names lead to kernel files."""
     suite, summary = report.suite, report.summary
     short = [*doc.say_each(_heading(report)), *_figures(summary)]
     if summary.against:
         for name, picture in ((SPEEDUPS, speedup_picture), (CURVES, fast_picture)):
             short.append(doc.Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
-    sections = [doc.Section("", tuple(short)), doc.Section("Tasks", (_tasks(report),))]
+    sections = [doc.Section("", tuple(short)), doc.Section("Tasks", (_tasks(report, pages),))]
     failed = [one for one in report.tasks if one.status is not Status.MADE]
     if failed:
         reasons = tuple((doc.Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
@@ -184,7 +185,7 @@ def _figures(summary: Summary) -> Iterator[doc.Block]:
         yield doc.say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
 
 
-def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
+def _task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     """The headings of the table of tasks, and the cells of each task that is done."""
     measured = bool(report.summary.against)
     heads = ["task", "verdict", "time"]
@@ -205,11 +206,17 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _tasks(report: SuiteReport) -> doc.Table:
-    heads, cells = task_cells(report)
+def _tasks(report: SuiteReport, pages: Mapping[str, str] | None) -> doc.Table:
+    heads, cells = _task_cells(report)
+    files = {one.id: one.kernel for one in report.tasks} if pages is None else pages
     rows: list[tuple[doc.Cell, ...]] = []
     for one, (name, *others) in zip(report.tasks, cells, strict=True):
-        rows.append(((doc.Link(name, file=one.kernel),) if one.kernel else name, *others))
+        file = files.get(one.id)
+        rows.append(((doc.Link(name, file=file),) if file else name, *others))
+    if pages is not None:
+        done = {one.id for one in report.tasks}
+        waiting = [one for one in report.suite.tasks if one.id not in done]
+        rows += [(one.name, "waiting", *[""] * (len(heads) - 2)) for one in waiting]
     return doc.Table(tuple(heads), tuple(rows))
 
 
@@ -390,33 +397,3 @@ def _sitting_cells(one: Sitting) -> tuple[str, ...]:
         runs.time_words(one.measurement) if one.measurement else "",
         one.run,
     )
-
-
-def exam_picture(exam: Exam) -> str:
-    """Every row has a scale of its own, from nothing to the larger of its two values; a pass rate's is the whole."""
-    row, head, rows = 26, 30, sum(len(exam.figures[one]) for one in exam.students)
-    height = 108 + head * len(exam.students) + row * rows
-    chart = pictures.Chart((900, height), (270, 290, 84, 24), (0.0, 1.0))
-    chart.legend(("without the skill", pictures.GREY), ("with it", pictures.GOOD))
-    y = chart.top
-    for student in exam.students:
-        chart.body.append(pictures.text(24, y + 16, student[-100:], anchor="start", size=13))
-        y += head
-        for figure in exam.figures[student]:
-            chart.body += _figure_marks(chart, figure, y + row / 2)
-            y += row
-    title = f"Exam of the skill {exam.skill}: {len(exam.tasks)} tasks on {exam.device}"
-    under = f"change by task, with {exam.confidence:.0%} intervals; {runs.kind_words(not exam.emulated)} times"
-    return chart.page(title, under)
-
-
-def _figure_marks(chart: pictures.Chart, figure: Figure, y: float) -> Iterator[str]:
-    most = 1.0 if figure.name == PASS_RATE else max(figure.without, figure.with_skill) or 1.0
-    before, after = chart.x(figure.without / most), chart.x(figure.with_skill / most)
-    caption = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
-    ends = pictures.dot(before, y, pictures.GREY), pictures.dot(after, y, pictures.GOOD)
-    change = f"{_change(figure, figure.change)} ({_interval_words(figure)})"
-    yield pictures.text(chart.left - 12, y + 4, figure.name, anchor="end")
-    yield pictures.line(chart.left, y, chart.right, y, pictures.FAINT)
-    yield pictures.titled(caption, pictures.line(before, y, after, y, pictures.INK), *ends)
-    yield pictures.text(chart.right + 14, y + 4, change, anchor="start", size=11)

@@ -3,17 +3,15 @@
 The text is the reference of a task. It runs in a child process that has none of this process's objects. Code of the
 user's own modules is copied into the text, because the child cannot import those modules and a change in them must
 change the text; the standard library, torch and installed packages are imported. Numbers from an enclosing function
-become constants, tensors become parameters.
+become constants.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +20,6 @@ import torch
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.lifting.source_text import (
     LAMBDA,
-    ClosureCells,
     GlobalGuard,
     NameRewriter,
     SourceBuilder,
@@ -41,23 +38,11 @@ class FunctionText:
     source: str
     function: str
     globals: tuple[GlobalGuard, ...]
-    captured: Mapping[str, ClosureCells | Mapping[str, Any]] = field(default_factory=dict)  # tensors, by parameter
-
-
-def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[GlobalGuard, ...]]:
-    """The text of a function, and the guards of the text. Raises `BadArgument` for one that cannot stand alone."""
-    text = function_text(function)
-    if text.captured:
-        names = ", ".join(text.captured)
-        raise BadArgument(f"{text.function} uses {names} of the enclosing function; pass them as parameters")
-    return text.source, text.globals
 
 
 def function_text(function: Callable[..., Any]) -> FunctionText:
-    """The text of a plain function, a lambda, a closure or a `functools.partial` of one."""
+    """The text of a plain function, a lambda or a closure."""
     function = undecorated(function)
-    if isinstance(function, functools.partial):
-        return _partial_text(function)
     if not isinstance(function, types.FunctionType):
         raise BadArgument(f"{function!r} is no plain Python function; write one with `def`")
     name = definition(function).name if function.__name__ == LAMBDA else function.__name__
@@ -65,47 +50,7 @@ def function_text(function: Callable[..., Any]) -> FunctionText:
     name = builder.add(name, function, function.__name__, function.__module__)
     if name not in builder.definitions:  # one that an installed package has wrapped
         raise BadArgument(f"{name} cannot stand in a source text; write a function that calls it")
-    return FunctionText(builder.text(), name, tuple(builder.globals), builder.captured)
-
-
-def _partial_text(given: functools.partial[Any]) -> FunctionText:
-    """Numbers and strings that were bound become constants; tensors become parameters."""
-    inner = function_text(given.func)
-    signature = inspect.signature(given.func)
-    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in signature.parameters.values()):
-        raise BadArgument(f"{inner.function} takes any arguments; write a function with named parameters")
-    bound = signature.bind_partial(*given.args, **given.keywords).arguments
-    tensors = {name: bound for name, value in bound.items() if isinstance(value, torch.Tensor)}
-    taken = [_declared(one, one.name in bound) for one in signature.parameters.values() if _is_open(one, bound)]
-    passed = [f"{name}={name if _is_open(one, bound) else _constant(inner, name, bound[name])}"
-              for name, one in signature.parameters.items()]  # fmt: skip
-    passed += [f"{name}={name}" for name in inner.captured]
-    name = f"{inner.function}_partial"
-    lines = (
-        f"def {name}({', '.join(['*', *taken, *inner.captured])}):\n    return {inner.function}({', '.join(passed)})"
-    )
-    return FunctionText(f"{inner.source}\n\n{lines}\n", name, inner.globals, {**tensors, **inner.captured})
-
-
-def _is_open(one: inspect.Parameter, bound: Mapping[str, Any]) -> bool:
-    """Whether it is a parameter of the text: a call must give it, or it is a tensor."""
-    return one.name not in bound or isinstance(bound[one.name], torch.Tensor)
-
-
-def _declared(one: inspect.Parameter, given: bool) -> str:
-    annotation = one.annotation if isinstance(one.annotation, str) else getattr(one.annotation, "__name__", "")
-    number = f": {annotation}" if annotation in ("int", "float", "bool") else ""
-    has_default = not given and one.default is not one.empty and is_constant(one.default)
-    return f"{one.name}{number}{f' = {literal(one.default)}' if has_default else ''}"
-
-
-def _constant(inner: FunctionText, name: str, value: object) -> str:
-    if not is_constant(value):
-        raise BadArgument(
-            f"{inner.function}: {name} is a {type(value).__name__}, which a source text cannot hold; "
-            "write a function in the place of the partial"
-        )
-    return literal(value)
+    return FunctionText(builder.text(), name, tuple(builder.globals))
 
 
 # -- classes --

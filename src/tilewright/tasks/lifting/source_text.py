@@ -244,7 +244,6 @@ class SourceBuilder:
         self.constants: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
         self.globals: list[GlobalGuard] = []
-        self.captured: dict[str, ClosureCells] = {}  # tensors from the enclosing function: further parameters
         self.attributes: set[str] = set()  # every attribute name that the text may read
         self._names: dict[str, object] = {}  # of the text, and the value of each
 
@@ -387,25 +386,15 @@ class NameRewriter(ast.NodeTransformer):
                 self._builder.reserve_builtin(name)
             return  # neither a global nor a builtin: the function raises as it did
         if namespace is self._cells and isinstance(namespace[name], torch.Tensor):
-            self._capture(name)
-            return
+            raise BadArgument(
+                f"{self._function.__name__} uses the tensor {name} of the enclosing function; pass it as a parameter"
+            )
         value = self._builder.look_up(namespace, name)
         if isinstance(value, types.ModuleType) and is_own(value):
             self._modules[name] = value
         else:
             avoid = self._own_names - {name}
             self._names[name] = self._builder.add(name, value, name, self._function.__module__, avoid)
-
-    def _capture(self, name: str) -> None:
-        """A tensor from the enclosing function becomes a parameter."""
-        if self._function.__name__ != self._builder.asked_for:
-            raise BadArgument(
-                f"{self._function.__name__}, which {self._builder.asked_for} calls, uses the tensor {name} of the "
-                "enclosing function; pass it as a parameter"
-            )
-        self._builder.captured[name] = self._cells
-        self._node.args.kwonlyargs.append(ast.arg(name))
-        self._node.args.kw_defaults.append(None)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._modules:

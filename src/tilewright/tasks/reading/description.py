@@ -14,11 +14,8 @@ from tilewright.records import (
     DType,
     Goal,
     Layout,
-    NormalValues,
-    NumberInput,
     Precision,
     SizeFormula,
-    Task,
     TaskOutput,
     TensorInput,
     following,
@@ -272,27 +269,6 @@ def _choice(data: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:
 
 
 # -- writing --
-
-
-def print_description(task: Task) -> str:
-    """The `task.toml` of a task."""
-    return print_described(
-        Described(
-            task.name,
-            task.function,
-            {one.name: one for one in task.dimensions},
-            {one.name: one.value if isinstance(one, NumberInput) else one for one in task.inputs},
-            frozenset(one.name for one in task.tensors if one.values == NormalValues()),
-            task.outputs,
-            (),
-            task.words,
-            task.assumptions,
-            task.gpu,
-            task.precision,
-            task.goal,
-            task.allow_library,
-        )
-    )
 
 
 def print_described(described: Described) -> str:

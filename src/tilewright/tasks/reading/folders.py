@@ -24,7 +24,7 @@ from tilewright.reference.loading import searched_folders
 from tilewright.tasks.drafts import Draft, TaskOptions, bounded_task, linted, make_task, probe_task
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind, TaskError
 from tilewright.tasks.reading import python_source
-from tilewright.tasks.reading.description import Described, print_described, print_description, read_description
+from tilewright.tasks.reading.description import Described, print_described, read_description
 from tilewright.tasks.reading.modules import is_kernelbench, task_from_kernelbench, task_from_module
 from tilewright.tasks.reading.parameters import SCALARS, match_arguments, read_number, read_shape, read_values
 from tilewright.tasks.reading.python_source import (
@@ -78,13 +78,6 @@ def fit_specification(
     asked = (f"{name} is {text}, as requested" for name, text in numbers.items())
     given = replace(given, assumptions=(*given.assumptions, *asked))
     return replace(specification, description=print_described(given))
-
-
-def write_task_folder(task: Task, path: Path) -> None:
-    """Write a folder from which `task_from_folder` makes the same task."""
-    path.mkdir(parents=True, exist_ok=True)
-    (path / REFERENCE_FILE).write_text(task.reference, encoding="utf-8", newline="")
-    (path / DESCRIPTION_FILE).write_text(print_description(task), encoding="utf-8", newline="")
 
 
 def _merged(options: TaskOptions, described: Described) -> TaskOptions:

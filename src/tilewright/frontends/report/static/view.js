@@ -2,83 +2,53 @@
 // Everything on a page is there without this script.
 "use strict";
 
-// -- filter --
+const filter = document.getElementById("filter");
+const tables = () => [...document.querySelectorAll("main table")].filter((table) => table.tHead);
+let sorting = null; // the number of a table, a column and a sign
 
-function filterTable(table) {
-  const controls = document.querySelectorAll(`[data-filter="${table.id}"]`);
-  const rows = [...table.tBodies[0].rows];
-  let shown = 0;
-  for (const row of rows) {
-    row.hidden = [...controls].some((control) => {
-      const wanted = control.value.toLowerCase();
-      const place = control.dataset.column ? row.cells[control.dataset.column] : row;
-      const text = place ? place.textContent.toLowerCase() : "";
-      if (control.dataset.column) return wanted !== "" && text.trim() !== wanted;
-      return !wanted.split(/\s+/).every((word) => text.includes(word));
-    });
-    shown += row.hidden ? 0 : 1;
-  }
-  const said = document.querySelector(`[data-shown="${table.id}"]`);
-  if (said) said.textContent = shown === rows.length ? `${shown}` : `${shown} of ${rows.length}`;
+function showRows() {
+  const words = filter.value.toLowerCase().split(/\s+/);
+  for (const table of tables())
+    for (const row of table.tBodies[0].rows)
+      row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
 }
 
-// -- sort --
-
-function key(cell) {
-  const text = cell ? cell.dataset.key ?? cell.textContent.trim() : "";
-  const number = parseFloat(text.replace(/,/g, ""));
-  return { text, number: /^-?[\d.]/.test(text) && !/^\d{4}-\d\d/.test(text) ? number : NaN };
+function numberIn(text) {
+  const digits = text.replace(/[,$]/g, "");
+  return /^-?[\d.]/.test(digits) && !/^\d{4}-\d\d/.test(digits) ? parseFloat(digits) : NaN;
 }
 
-function compareKeys(one, other) {
-  if (one.text === "" || other.text === "") return 0;
-  if (!isNaN(one.number) && !isNaN(other.number)) return one.number - other.number;
-  return one.text.localeCompare(other.text, undefined, { numeric: true });
+function compareTexts(one, other) {
+  const difference = numberIn(one) - numberIn(other);
+  return isNaN(difference) ? one.localeCompare(other, undefined, { numeric: true }) : difference;
 }
 
-function sortTable(table) {
-  const head = table.querySelector("th[aria-sort]");
-  if (!head) return;
-  const column = head.cellIndex, sign = head.getAttribute("aria-sort") === "descending" ? -1 : 1;
-  const rows = [...table.tBodies[0].rows].map((row) => ({ row, key: key(row.cells[column]) }));
+function sortRows() {
+  if (!sorting) return;
+  const { number, column, sign } = sorting;
+  const table = tables()[number];
+  if (!table) return;
+  for (const head of table.tHead.rows[0].cells) head.removeAttribute("aria-sort");
+  table.tHead.rows[0].cells[column].setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+  const text = (row) => row.cells[column]?.textContent.trim() ?? "";
   // What has no value comes last, whichever way.
-  rows.sort((one, other) => (one.key.text === "") - (other.key.text === "") || sign * compareKeys(one.key, other.key));
-  table.tBodies[0].append(...rows.map((one) => one.row));
+  const order = (one, other) => (text(one) === "") - (text(other) === "") || sign * compareTexts(text(one), text(other));
+  table.tBodies[0].append(...[...table.tBodies[0].rows].sort(order));
 }
-
-function sortBy(head) {
-  const before = head.getAttribute("aria-sort");
-  for (const other of head.parentNode.querySelectorAll("[aria-sort]")) other.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", before === "ascending" ? "descending" : "ascending");
-  sortTable(head.closest("table"));
-}
-
-function settle() {
-  for (const table of document.querySelectorAll("table[id]")) {
-    sortTable(table);
-    filterTable(table);
-  }
-}
-
-// -- stay up to date --
 
 let tag = null;
 
 function takeOver(fresh) {
-  const focused = document.activeElement && document.activeElement.id;
-  const open = new Set([...document.querySelectorAll("details[open][id]")].map((one) => one.id));
-  const radios = [...document.querySelectorAll("input[type=radio]:checked")];
-  const checked = radios.filter((one) => !one.defaultChecked).map((one) => one.id);
+  const open = new Set([...document.querySelectorAll("details[open] > summary")].map((one) => one.textContent));
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
     if (now && now.innerHTML !== old.innerHTML) old.replaceChildren(...document.adoptNode(now).childNodes);
   }
-  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-  for (const id of checked) if (document.getElementById(id)) document.getElementById(id).checked = true;
-  if (focused && document.activeElement.id !== focused) document.getElementById(focused)?.focus();
+  for (const one of document.querySelectorAll("summary")) if (open.has(one.textContent)) one.parentNode.open = true;
   if (fresh.body.dataset.poll) document.body.dataset.poll = fresh.body.dataset.poll;
   else delete document.body.dataset.poll;
-  settle();
+  sortRows();
+  showRows();
 }
 
 async function look() {
@@ -100,28 +70,15 @@ function wait() {
   if (document.body.dataset.poll) setTimeout(document.hidden ? wait : look, Number(document.body.dataset.poll));
 }
 
-// -- hands --
-
-document.addEventListener("input", (event) => {
-  const table = event.target.dataset.filter && document.getElementById(event.target.dataset.filter);
-  if (table) filterTable(table);
-});
+filter.addEventListener("input", showRows);
 
 document.addEventListener("click", (event) => {
-  const button = event.target.closest("button");
-  if (button && "sort" in button.dataset) sortBy(button.closest("th"));
+  const head = event.target.closest("main thead th");
+  if (!head) return;
+  const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+  sorting = { number: tables().indexOf(head.closest("table")), column: head.cellIndex, sign };
+  sortRows();
 });
 
-document.addEventListener("keydown", (event) => {
-  const typing = event.target.matches("input[type=search], input:not([type]), select, textarea");
-  if (typing || event.ctrlKey || event.altKey || event.metaKey) return;
-  if (event.key === "/") {
-    const filter = document.querySelector("input[type=search], input[name=left]");
-    if (filter) { filter.focus(); event.preventDefault(); }
-  }
-  const link = { n: "a[rel=next]", p: "a[rel=prev]" }[event.key];
-  if (link) document.querySelector(link)?.click();
-});
-
-settle();
+showRows();
 wait();
