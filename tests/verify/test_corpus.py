@@ -35,6 +35,8 @@ QUICK = (
     "nan_bounds_by_fminf",
     "quotient_fast",
     "between_softmax_cols",
+    "tail_3_of_4_softmax",
+    "ignored_target_cross_entropy",
     "picked_half_plain",
     "best_thirds_last_of_ties",
 )

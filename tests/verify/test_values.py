@@ -44,7 +44,8 @@ from tilewright.verify.distributions import (
     values_with,
 )
 from tilewright.verify.expectation import expectations
-from tilewright.verify.float_values import OUTLIERS, PATTERNED
+from tilewright.verify.float_values import OUTLIERS, PATTERNED, TAILS
+from tilewright.verify.integer_values import IGNORED
 from tilewright.verify.judging_records import SurveyRequest
 from tilewright.verify.tolerance import Expected, compare
 from tilewright.verify.value_survey import survey_values
@@ -94,6 +95,19 @@ def test_indices_keep_to_what_they_index() -> None:
     divisors = drawn(one_tensor(DType.I32, IntegerValues(0, 9)), values_with(WHOLE, {"x": "large"}), np.int32)
     assert np.abs(divisors).min() > 2
     assert divisors.min() < -(2**24)
+
+
+def test_an_index_that_losses_leave_out_is_among_the_classes() -> None:
+    task = one_tensor(DType.I64, IndexValues("cols"))
+    found = drawn(task, values_with(WHOLE, {"x": IGNORED}), np.int64)
+    assert 0.05 < (found == -100).mean() < 0.25
+    assert (np.unique(found)[1], found.max()) == (0, 199)
+
+
+def test_the_ends_of_rows_are_peaks() -> None:
+    found = drawn(one_tensor(DType.F32), TAILS, np.float32)
+    assert ((found > 9).sum(1) == 1).all()
+    assert (found.argmax(1) >= 192).all()
 
 
 def test_flags_are_few_none_in_runs_all_and_many() -> None:
@@ -188,6 +202,9 @@ def test_whole_numbers_are_as_wide_as_the_reference_takes_them() -> None:
     assert of(lambda x: table[x]) == ("whole numbers: x=signed",)
     assert of(lambda x: torch.nn.functional.embedding(x, table[:, None])[..., 0]) == ("whole numbers: x=own",)
     assert of(lambda x: (1 << x).float()) == ("whole numbers: x=own",)
+    scores, loss = torch.ones(700, 50), torch.nn.functional.cross_entropy
+    losses = lambda x: loss(scores, x.reshape(-1), reduction="none").view(x.shape)  # noqa: E731
+    assert of(losses) == ("whole numbers: x=ignored",)
 
 
 def test_scalars_take_signs_nothing_one_and_more() -> None:

@@ -6,6 +6,7 @@
 __global__ void run(const float* a, const float* b, float* y, int M, int N, int K, int tm, int tn) {
   __shared__ float left[16][17], right[16][17];
   int by = blockIdx.x / tn, bx = blockIdx.x % tn;
+  // Groups of eight rows of tiles, so that the columns of b are read from L2.
   if (tm >= 16) { int g = blockIdx.x / (8 * tn), in = blockIdx.x % (8 * tn); by = g * 8 + in % 8; bx = in / 8; }
   int row = by * 16 + threadIdx.y, column = bx * 16 + threadIdx.x;
   float sum = 0.f;
