@@ -245,6 +245,33 @@ class Grouping:
         return False
 
 
+def levels_of(group: Group) -> dict[Member, int]:
+    """For every member the number of sweeps that must have ended before it can start."""
+    made = {buffer.name: one for one in group.members for buffer in one.node.writes}
+    found: dict[Member, int] = {}
+
+    def level(one: Member) -> int:
+        if one not in found:
+            needed = [made[load.buffer] for load in one.loads if load.buffer in made]
+            found[one] = max((level(other) + (other.node.kind == "reduction") for other in needed), default=0)
+        return found[one]
+
+    order: list[Member] = []
+
+    def visit(one: Member) -> None:
+        if one not in order:
+            for load in one.loads:
+                if load.buffer in made:
+                    visit(made[load.buffer])
+            order.append(one)
+
+    for one in group.members:
+        visit(one)
+        level(one)
+    group.members = order
+    return found
+
+
 def _needs(group: Group, other: Group) -> bool:
     return group is not other and not group.read.keys().isdisjoint(other.written)
 
