@@ -12,6 +12,7 @@ from tilewright.playbook.loops.grouping import Group, Grouping
 from tilewright.playbook.loops.ir import Program
 from tilewright.playbook.loops.lowering import RULES, Lowering
 from tilewright.playbook.loops.memory import Memory, planned, with_copies
+from tilewright.playbook.loops.narrow import narrow_scratch
 from tilewright.playbook.loops.scheduler import prepare
 from tilewright.playbook.tracing import Trace
 
@@ -27,6 +28,7 @@ def loops_answer(traced: TracedTask, own: Trace | None = None) -> Answer:
     """
     program = Lowering(traced, own).run()
     prepare(program)
+    narrow_scratch(program)
     groups = with_copies(program, Grouping(program).run())
     memory = planned(program, groups)
     if len(groups) > _MOST_LAUNCHES or len(memory.slots) > _MOST_SCRATCH:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cached_property
 
 from tilewright.device_library import flatten
 from tilewright.playbook.families import TracedTask
@@ -101,7 +102,7 @@ class KernelFile:
             f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
         ]
         comment += [f"// {one}" for one in notes]
-        includes = ["reduce.cuh", "vector_access.cuh", "elements.cuh"]
+        includes = ["reduce.cuh", "vector_access.cuh", "mma_tiles.cuh", "tile_scheduler.cuh", "elements.cuh"]
         body = "\n\n".join(self.code)
         includes += ["float8.cuh"] if "__nv_fp8" in body else []
         code = "\n".join(f"#include <tilewright/{one}>" for one in includes)
@@ -138,6 +139,17 @@ class KernelFile:
         made = self.plan.name(f"WIDTH_{name.upper()}")
         self.plan.tail.append(f"const   {made} = {vectors.width} if {tests} else 1")
         return made
+
+    def require(self, condition: str) -> None:
+        line = f"need    {condition}"
+        if line not in self.plan.head:
+            self.plan.head.append(line)
+
+    @cached_property
+    def largest_product(self) -> Group | None:
+        """The product that takes longest: its choices are tuned, those of others are made by the model."""
+        found = [one for one in self.groups if one.kind == "product"]
+        return max(found, key=lambda one: max(node.iterations for node in one.nodes), default=None)
 
     def writer(self) -> Writer:
         return Writer(self.program, self.memory.names)

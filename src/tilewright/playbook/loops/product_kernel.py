@@ -1,59 +1,232 @@
-"""Launches of matrix products."""
+"""Launches of matrix products: operands and epilogue filled into the templates of GEMMs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.playbook.loops.emit import Scope
-from tilewright.playbook.loops.grouping import Group
-from tilewright.playbook.loops.index import Atom, Index
-from tilewright.playbook.loops.ir import Expr, rewrite
-from tilewright.playbook.loops.line_kernels import after, counted
+from tilewright.playbook.loops.emit import ElementScope, Scope, VectorScope, Writer
+from tilewright.playbook.loops.gemm import STAGES, STEP_BYTES, TILES, Choice, Operand, Product, choose, read_product
+from tilewright.playbook.loops.grouping import Group, levels_of
+from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.templates import THREADS, filled
+from tilewright.playbook.loops.vectors import Vectors
+from tilewright.records import DType
 
 if TYPE_CHECKING:
     from tilewright.playbook.loops.codegen import KernelFile
 
+_MULTIPLY = {
+    DType.BF16: "tw::multiply_halves<true, ",
+    DType.F16: "tw::multiply_halves<false, ",
+    DType.F32: "tw::multiply_singles<",
+}
+_METHODS = {
+    DType.BF16: "Tiles of {a} and {b} come into a ring of slots in shared memory; mma.sync multiplies bf16.",
+    DType.F16: "Tiles of {a} and {b} come into a ring of slots in shared memory; mma.sync multiplies f16.",
+    DType.F32: "Tiles of {a} and {b} come into a ring of slots in shared memory; mma.sync multiplies f32 as two TF32 parts.",
+}
+
 
 def write_product(file: KernelFile, group: Group, name: str) -> None:
-    node = next(one for one in group.nodes if one.kind == "reduction")
-    assert group.factors is not None
-    first, second = group.factors
-    parts: dict[str, list[Atom]] = {"batch": [], "m": [], "n": [], "k": list(node.inner)}
-    for loop in node.loops:
-        of_both = loop.size.is_always(1) or (loop in first.variables and loop in second.variables)
-        parts["batch" if of_both else "m" if loop in first.variables else "n"].append(loop)
-    places: dict[Atom, Index] = {}
-    sizes: dict[str, Size] = {}
-    for word, loops in parts.items():
-        found, sizes[word] = counted(file, loops, word)
-        places |= found
-        file.index_sizes[sizes[word]] = None
-    writer, loads, holes = file.writer(), [], dict[str, object]()
-    for word, other, factor in (("a", "m", first), ("b", "n", second)):
-        value = rewrite(factor, places)
-        loads.append(Scope(4))
-        loads[-1].add(f"{word}_value = {writer.value(value, loads[-1])};")
-        by_k = _is_along(file, value, "k", other)
-        holes[f"{word}_along_k"] = "piece / DEPTH" if by_k else "piece % TILE"
-        holes[f"{word}_at_k"] = "piece % DEPTH" if by_k else "piece / TILE"
-    scope, indices = Scope(3), file.program.indices
-    flat = indices.ravel([places[one] for one in node.loops], node.buffer.strides)
-    row = writer.index(flat, scope)
-    after(file, group, node, ["sum"], writer, scope)
-    tiles = [f"ceil_div({file.plan.size(sizes[word])}, 64)" for word in ("m", "n")]
-    grid = f"{tiles[0]} * {tiles[1]} * {file.plan.size(sizes['batch'])}"
-    holes |= {word: sizes[word] for word in ("m", "n", "k")}
-    holes |= {"row": row, "a_body": loads[0].text, "b_body": loads[1].text, "epilogue": scope.text}
-    file.launch("product", name, group, writer, grid, **holes)
+    product = read_product(file, group)
+    for size in product.sizes.values():
+        file.index_sizes[size] = None
+    _Gemm(file, product, name).write()
 
 
-def _is_along(file: KernelFile, value: Expr, inner: str, other: str) -> bool:
-    """Whether neighbours in memory are neighbours along k rather than along m or n."""
-    for load in value.loads:
-        buffer = file.program.buffers[load.buffer]
-        flat = file.program.indices.ravel(load.places, buffer.strides)
-        start, along, across = (flat.evaluated(at) for at in ({}, {inner: 1}, {other: 1}))
-        if across - start == 1 and along - start != 1:
-            return False
-    return True
+class _TileWriter(Writer):
+    """Places in a vector are counted from that of its first element, whose quotients are taken once."""
+
+    def index(self, index: Index, scope: Scope) -> str:
+        if isinstance(scope, ElementScope) and any(atom.kind in ("div", "mod") for atom, _ in index.terms):
+            step = scope.vectors.step(index)
+            if step is not None:
+                first = self.value(self.program.exprs.position(index), scope.outer)
+                return first if step == 0 else f"({first} + {'' if step == 1 else f'{step} * '}i)"
+        return super().index(index, scope)
+
+
+class _Gemm:
+    def __init__(self, file: KernelFile, product: Product, name: str) -> None:
+        self.file, self.product, self.name = file, product, name
+        self.choice = choose(product)
+        self.is_split = self.choice.splits[0] > 1
+
+    def write(self) -> None:
+        file, product, plan = self.file, self.product, self.file.plan
+        file.require("device.cc >= 80")
+        self._name_constants()
+        writer = _TileWriter(file.program, file.memory.names)
+        operands = {f"{one.word}_operand": self._operand(one, writer) for one in (product.a, product.b)}
+        holes = {**self.constants, **operands, "again": self._again(writer), "range": self._range(writer)}
+        holes |= self._partial(writer) if self.is_split else self._epilogue(writer, self.name)
+        sizes = {word: product.sizes[word] for word in ("m", "n")}
+        tiles = " * ".join(
+            f"ceil_div({plan.size(product.sizes[word])}, {self.constants[side]})"
+            for word, side in (("m", "bm"), ("n", "bn"))
+        )
+        blocks = f"{tiles} * {plan.size(product.sizes['batch'])}"
+        grid = f"dim3({blocks}, {self.splits})" if self.is_split else blocks
+        file.launch(
+            "gemm", self.name, product.group, writer, grid, f"{self.constants['threads']}, {self.shared}",
+            element=product.element.cpp, method=self._method, multiply=_MULTIPLY[product.element], **sizes, **holes,
+        )  # fmt: skip
+        if self.is_split:
+            self._add_pieces()
+
+    @property
+    def _method(self) -> str:
+        words = {one.word: f"{one.word} ({'by cp.async' if one.is_plain else 'computed'})" for one in self._operands}
+        text = _METHODS[self.product.element].format(**words)
+        return text + (" Pieces of k are summed apart." if self.is_split else "")
+
+    @property
+    def _operands(self) -> tuple[Operand, Operand]:
+        return self.product.a, self.product.b
+
+    def _name_constants(self) -> None:
+        """Plan lines of the tile; only the largest product of a file is tuned, so that choices do not multiply."""
+        plan, word = self.file.plan, self.name.upper()
+        is_tuned = self.file.largest_product is self.product.group
+        tiles, splits = self.choice.tiles, self.choice.splits
+        tile, self.splits = plan.name(f"TILE_{word}"), plan.name(f"SPLITS_{word}")
+        self.constants: dict[str, object] = {"bk": self.product.depth, "stages": STAGES}
+        kinds = {"bm": "rows", "bn": "columns", "warps_m": "warps_m", "warps_n": "warps_n"}
+        if is_tuned and len(tiles) > 1:
+            plan.tail.append(f"tune    {tile} = {' | '.join(map(str, tiles))}")
+            names = {key: plan.name(f"{key.upper()}_{word}") for key in kinds}
+            lines = [f"{names[key]} = {_chosen(tile, tiles, kind)}" for key, kind in kinds.items()]
+            plan.tail += [f"const   {one}" for one in lines]
+            self.constants |= names
+        else:
+            self.constants |= {key: getattr(TILES[tiles[0]], kind) for key, kind in kinds.items()}
+        if self.is_split and is_tuned and len(splits) > 1:
+            plan.tail.append(f"tune    {self.splits} = {' | '.join(map(str, splits))}")
+        elif self.is_split:
+            self.splits = str(splits[0])
+        warps = f"{self.constants['warps_m']} * {self.constants['warps_n']}"
+        self.constants["threads"] = f"32 * {warps}"
+        self.shared = f"{STAGES * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
+
+    # -- operands --
+
+    def _operand(self, one: Operand, writer: _TileWriter) -> str:
+        sizes = self.product.sizes
+        other = "m" if one.word == "a" else "n"
+        lines, columns = (sizes["k"], sizes[other]) if one.is_turned else (sizes[other], sizes["k"])
+        k_end = {"lines" if one.is_turned else "columns": "k_end"}
+        holes: dict[str, object] = {
+            "word": one.word,
+            "upper": one.word.upper(),
+            "turned": str(one.is_turned).lower(),
+            "tile": f"B{other.upper()}",
+            "first": f"first_{other}",
+            "lines": writer.size(lines),
+            "columns": writer.size(columns),
+        } | k_end
+        if one.is_plain:
+            return self._plain(one, writer, columns, holes)
+        outer = Scope(5)
+        vector = VectorScope(5, outer)
+        element = ElementScope(vector, one.vectors)
+        value = writer.value(one.value, element)
+        element.add(f"values[part + i] = {value};")
+        width = self.file.width(f"{one.word}_{self.name}", one.vectors, columns)
+        loads = "\n".join(text for text in (outer.text, vector.text) if text)
+        return filled("gemm_prologue", width=width, loads=loads, body=element.text, **holes)
+
+    def _plain(self, one: Operand, writer: _TileWriter, columns: Size, holes: dict[str, object]) -> str:
+        scope, load = Scope(2), one.value
+        place = writer.place(self.file.program.buffers[load.buffer], load.places, scope, False)
+        width = self.file.width(f"{one.word}_{self.name}", one.vectors, columns)
+        return filled("gemm_plain", width=width, before=scope.text, place=place, **holes)
+
+    def _again(self, writer: _TileWriter) -> str:
+        """For f32: a sum by plain arithmetic, where the parts of numbers have overflown."""
+        if self.product.element is not DType.F32:
+            return ""
+        scope = Scope(3)
+        a, b = (writer.value(one, scope) for one in self.product.factors)
+        scope.add(f"sum = fmaf({a}, {b}, sum);")
+        return filled("gemm_again", body=scope.text)
+
+    def _range(self, writer: _TileWriter) -> str:
+        k = writer.size(self.product.sizes["k"])
+        if not self.is_split:
+            return f"  const index_t k_begin = 0, k_end = {k};"
+        return "\n".join(
+            [
+                f"  const index_t piece_of_k = (({k} + {self.splits} - 1) / {self.splits} + BK - 1) / BK * BK;",
+                f"  const index_t k_begin = min(index_t({k}), blockIdx.y * piece_of_k);",
+                f"  const index_t k_end = min(index_t({k}), k_begin + piece_of_k);",
+            ]
+        )
+
+    # -- results --
+
+    def _epilogue(self, writer: _TileWriter, name: str, value: str = "sum") -> dict[str, object]:
+        """What is done with each sum before it is stored, for vectors of columns."""
+        product, outer = self.product, Scope(3)
+        vector = VectorScope(3, outer)
+        element = ElementScope(vector, product.vectors)
+        self._corrected(element)
+        by_node = {one.node: one for one in product.members}
+        levels = levels_of(product.group)
+        for one in sorted(product.group.members, key=lambda one: (one.node is not product.node, levels[one])):
+            seen = by_node[one.node]
+            made = value if one.node is product.node else writer.value(seen.body, element)
+            self.file.row_value(product.group, seen, made, writer, element)
+        width = self.file.width(f"c_{name}", product.vectors, product.sizes["n"])
+        loads = "\n".join(text for text in (outer.text, vector.text) if text)
+        return {"width": width, "loads": loads, "body": element.text, "stores": "\n".join(vector.stores)}
+
+    def _corrected(self, scope: Scope) -> None:
+        if self.product.element is DType.F32 and not self.is_split:
+            scope.add("if (sum != sum) sum = again(line, column + i);")
+
+    def _partial(self, writer: _TileWriter) -> dict[str, object]:
+        """The sums of a piece of k go to scratch memory as they are."""
+        product, plan = self.product, self.file.plan
+        m, n, batch = (product.sizes[word] for word in ("m", "n", "batch"))
+        self.partial = plan.name(f"partial_{self.name}")
+        plan.tail.append(
+            f"scratch {self.partial}: f32[{self.splits} * {plan.size(batch)} * {plan.size(m)} * {plan.size(n)}]"
+        )
+        self.sum_width = self.file.width(f"c_{self.name}", Vectors(self.file.program, 4), n)
+        writer.used[self.partial] = DType.F32, True
+        vector = VectorScope(3, Scope(3))
+        element = ElementScope(vector, product.vectors)
+        if product.element is DType.F32:
+            element.add("if (sum != sum) sum = again(line, column + i);")
+        element.add("piece_sums.at[i] = sum;")
+        rows, columns = writer.size(m), writer.size(n)
+        at = f"(((long long)blockIdx.y * {writer.size(batch)} + batch) * {rows} + line) * {columns} + column"
+        return {
+            "width": self.sum_width,
+            "loads": "      tw::Packed<float, WIDTH> piece_sums;",
+            "body": element.text,
+            "stores": f"      tw::store_packed({self.partial}_data + {at}, piece_sums);",
+        }
+
+    def _add_pieces(self) -> None:
+        product, plan, file = self.product, self.file.plan, self.file
+        name = f"{self.name}_sum"
+        writer = _TileWriter(file.program, file.memory.names)
+        writer.used[self.partial] = DType.F32, False
+        holes = self._epilogue(writer, name)
+        rows = product.sizes["batch"] * product.sizes["m"]
+        file.index_sizes[rows * product.sizes["n"]] = None
+        grid = f"ceil_div({plan.size(rows)} * {plan.size(product.sizes['n'])}, {THREADS} * {holes['width']})"
+        file.launch(
+            "gemm_sum", name, product.group, writer, grid, partial=self.partial, splits=self.splits, rows=rows,
+            m=product.sizes["m"], n=product.sizes["n"], **holes,
+        )  # fmt: skip
+
+
+def _chosen(name: str, tiles: tuple[int, ...], kind: str) -> str:
+    *rest, last = tiles
+    text = str(getattr(TILES[last], kind))
+    for one in reversed(rest):
+        text = f"{getattr(TILES[one], kind)} if {name} == {one} else {text}"
+    return text

@@ -1,0 +1,101 @@
+// Tiles of a GEMM's operands in shared memory: how they lie there, how threads fill them, and the ring of slots in which
+// those of later steps arrive while the tensor cores work on the present one.
+#pragma once
+#include <tilewright/cp_async.cuh>
+#include <tilewright/shared_memory.cuh>
+#include <tilewright/vector_access.cuh>
+
+namespace tw {
+
+// A tile of LINES lines of INNER elements in chunks of 16 bytes, placed so that neither the stores of chunks nor the reads
+// of fragments meet bank conflicts. IS_TURNED: k goes down the lines, and not along them.
+// cost: one exclusive-or per address
+// arch: sm_80
+template <typename T, int LINES, int INNER, bool IS_TURNED> struct SharedTile {
+  using Element = T;
+  static constexpr int CHUNK = 16 / int(sizeof(T)), CHUNKS = INNER / CHUNK, PIECES = LINES * CHUNKS, BYTES = PIECES * 16;
+  // The offset in bytes of a chunk of a line.
+  __device__ static __forceinline__ int offset(int line, int chunk) {
+    // Fragments of f32 are read element by element: of four lines, two chunks each.
+    if constexpr (sizeof(T) == 4 && IS_TURNED) return (line * CHUNKS + (chunk ^ (line & 3) << 1)) * 16;
+    else return swizzled_chunk<CHUNKS>(line, chunk);
+  }
+  // The offset in bytes of an element.
+  __device__ static __forceinline__ int element(int line, int inner) {
+    return offset(line, inner / CHUNK) + inner % CHUNK * int(sizeof(T));
+  }
+};
+
+// Starts copies of a whole tile by THREADS threads. `from(line, inner)` answers where the WIDTH elements that begin there
+// lie, aligned to their size, or null: then they are zero.
+// cost: one cp.async per WIDTH elements and thread
+// arch: sm_80
+template <typename Tile, int THREADS, int WIDTH, typename From>
+__device__ __forceinline__ void fill_async(unsigned char* tile, From from) {
+  constexpr int COPIES = Tile::CHUNKS * (Tile::CHUNK / WIDTH), ALL = Tile::PIECES * (Tile::CHUNK / WIDTH);
+#pragma unroll
+  for (int first = 0; first < ALL; first += THREADS) {
+    const int piece = first + threadIdx.x;
+    if (ALL % THREADS != 0 && piece >= ALL) break;
+    const int line = piece / COPIES, inner = piece % COPIES * WIDTH;
+    const typename Tile::Element* at = from(line, inner);
+    const uint32_t to = shared_address(tile + Tile::element(line, inner));
+    if constexpr (WIDTH == Tile::CHUNK) cp_async_16(to, at, at != nullptr);
+    else cp_async_small<WIDTH * int(sizeof(*at))>(to, at, at != nullptr);
+  }
+}
+
+// A tile whose elements are computed: THREADS threads load what they need of it into registers, and store it later.
+// cost: a thread's share of the tile in registers
+// arch: sm_80
+template <typename Tile, int THREADS> struct StagedTile {
+  using T = typename Tile::Element;
+  Vector<T> held[(Tile::PIECES + THREADS - 1) / THREADS];
+  // `values(line, inner, v)` gives the elements of the chunk that begins there as f32.
+  template <typename Values> __device__ __forceinline__ void load(Values values) {
+#pragma unroll
+    for (int first = 0; first < Tile::PIECES; first += THREADS) {
+      const int piece = first + threadIdx.x;
+      if (Tile::PIECES % THREADS != 0 && piece >= Tile::PIECES) break;
+      float v[Tile::CHUNK];
+      values(piece / Tile::CHUNKS, piece % Tile::CHUNKS * Tile::CHUNK, v);
+      held[first / THREADS] = pack<T>(v);
+    }
+  }
+  __device__ __forceinline__ void store(unsigned char* tile) const {
+#pragma unroll
+    for (int first = 0; first < Tile::PIECES; first += THREADS) {
+      const int piece = first + threadIdx.x;
+      if (Tile::PIECES % THREADS != 0 && piece >= Tile::PIECES) break;
+      store_vector(reinterpret_cast<T*>(tile + Tile::offset(piece / Tile::CHUNKS, piece % Tile::CHUNKS)), held[first / THREADS]);
+    }
+  }
+};
+
+// Goes along `steps` steps with STAGES slots. `start(step, slot)` begins to fetch a step's tiles, by cp.async or into
+// registers; `finish(slot)` stores what came into registers; `multiply(slot)` uses them. Behind it all threads are done
+// with all slots. All threads of the block call it.
+// cost: one __syncthreads per step
+// arch: sm_80
+template <int STAGES, typename Start, typename Finish, typename Multiply>
+__device__ __forceinline__ void tile_pipeline(int steps, Start start, Finish finish, Multiply multiply) {
+#pragma unroll
+  for (int step = 0; step < STAGES - 1; ++step) {
+    if (step < steps) start(step, step), finish(step);
+    cp_async_commit();  // empty groups too, so that their count stays in step with the loop
+  }
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // sync: the step's slot has arrived for all threads, and all have read the one before
+    const int next = step + STAGES - 1;
+    if (next < steps) start(next, next % STAGES);
+    multiply(step % STAGES);
+    if (next < steps) finish(next % STAGES);
+    cp_async_commit();
+  }
+  cp_async_wait<0>();
+  __syncthreads();  // sync: the slots may be written over
+}
+
+}  // namespace tw

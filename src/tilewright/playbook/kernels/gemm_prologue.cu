@@ -1,0 +1,24 @@
+  constexpr bool ${upper}_TURNED = $turned;
+  using ${upper}Tile = tw::SharedTile<Element, ${upper}_TURNED ? BK : $tile, ${upper}_TURNED ? $tile : BK, ${upper}_TURNED>;
+  tw::StagedTile<${upper}Tile, THREADS> ${word}_staged;
+  const auto start_$word = [&](unsigned char*, index_t k0) {
+    const index_t first_line = ${upper}_TURNED ? k0 : $first, first_column = ${upper}_TURNED ? $first : k0;
+    ${word}_staged.load([&](int down, int along, float (&values)[${upper}Tile::CHUNK]) {
+      constexpr int WIDTH = $width;
+#pragma unroll
+      for (int part = 0; part < ${upper}Tile::CHUNK; part += WIDTH) {
+        const index_t line = first_line + down, column = first_column + along + part;
+        const bool is_inside = line < $lines && column < $columns;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) values[part + i] = 0.f;
+        if (is_inside) {
+$loads
+#pragma unroll
+          for (int i = 0; i < WIDTH; ++i) {
+$body
+          }
+        }
+      }
+    });
+  };
+  const auto finish_$word = [&](unsigned char* tile) { ${word}_staged.store(tile); };

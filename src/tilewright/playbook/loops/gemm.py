@@ -1,0 +1,228 @@
+"""Products for the tensor cores: their operands and results over rows, columns and k, and the tiles that suit a size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.playbook.loops.grouping import Group, Member
+from tilewright.playbook.loops.index import Atom, Index
+from tilewright.playbook.loops.ir import Expr, Node, Program, rewrite
+from tilewright.playbook.loops.narrow import formats_of, stripped
+from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.vectors import Vectors, access_cost, widths
+from tilewright.records import DType
+
+if TYPE_CHECKING:
+    from tilewright.playbook.loops.codegen import KernelFile
+
+STEP_BYTES = 64  # of k in a slot, for every row and column of a tile
+STAGES = 4
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor, its places named `batch`, `line` and `column`; chunks of columns are what lies together in memory."""
+
+    word: str  # a or b
+    value: Expr
+    is_turned: bool  # k goes down the lines
+    vectors: Vectors
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its elements are copied as they are, a chunk at once."""
+        return self.value.op == "load" and self.value.mask is None and self.vectors.load_step(self.value) == 1
+
+
+@dataclass(frozen=True)
+class Product:
+    group: Group
+    node: Node
+    sizes: dict[str, Size]  # batch, m, n and k
+    element: DType  # what the tensor cores multiply; f32 as two TF32 parts
+    factors: tuple[Expr, Expr]  # by batch, m, n and k
+    a: Operand
+    b: Operand
+    members: tuple[Member, ...]  # by batch, line and column of the result
+    vectors: Vectors  # of the result's columns
+
+    @property
+    def depth(self) -> int:
+        """How far a step goes along k."""
+        return STEP_BYTES // self.element.itemsize
+
+    def own(self, word: str) -> int:
+        return self.sizes[word].own
+
+
+def read_product(file: KernelFile, group: Group) -> Product:
+    """Of both ways to call one factor the first, that whose columns lie side by side in the result."""
+    node = next(one for one in group.nodes if one.kind == "reduction")
+    assert group.factors is not None
+    first, second = (stripped(file.program, one) for one in group.factors)
+    found = [_read(file, group, node, pair) for pair in ((first, second), (second, first))]
+    return min(found, key=_store_cost)
+
+
+def _store_cost(product: Product) -> float:
+    return access_cost(product.vectors.program, product.members, product.vectors, {})[0]
+
+
+def _read(file: KernelFile, group: Group, node: Node, factors: tuple[Expr, Expr]) -> Product:
+    program = file.program
+    first, second = factors
+    parts: dict[str, list[Atom]] = {"batch": [], "m": [], "n": [], "k": list(node.inner)}
+    for loop in node.loops:
+        of_both = loop.size.is_always(1) or (loop in first.variables and loop in second.variables)
+        parts["batch" if of_both else "m" if loop in first.variables else "n"].append(loop)
+    sizes = {word: program.count(loops) for word, loops in parts.items()}
+    both = formats_of(program, first) & formats_of(program, second)
+    element = next((one for one in (DType.BF16, DType.F16) if one in both), DType.F32)
+
+    def placed(value: Expr, **names: str) -> Expr:
+        return rewrite(value, _places(program, parts, names))
+
+    operands = []
+    for word, other, value in (("a", "m", first), ("b", "n", second)):
+        ways = [
+            Operand(word, placed(value, **{"k": k, other: rest}), k == "line", _vectors(file, 16 // element.itemsize))
+            for k, rest in (("column", "line"), ("line", "column"))
+        ]
+        operands.append(min(ways, key=_load_cost))
+    places = _places(program, parts, {"m": "line", "n": "column"})
+    strides = program.indices.strides([one.size for one in node.loops])
+    flat = program.indices.ravel([places[one] for one in node.loops], strides)
+    members = tuple(_moved(program, one, group.rows, flat) for one in group.members)
+    by_name = tuple(placed(one) for one in factors)
+    return Product(
+        group, node, sizes, element, (by_name[0], by_name[1]), *operands, members, _result_vectors(file, members)
+    )
+
+
+def _vectors(file: KernelFile, width: int) -> Vectors:
+    return Vectors(file.program, width, file.unaligned)
+
+
+def _places(program: Program, parts: dict[str, list[Atom]], names: dict[str, str]) -> dict[Atom, Index]:
+    """The loops as parts of four numbers: batch, m, n and k, by these names."""
+    indices, found = program.indices, dict[Atom, Index]()
+    for word, loops in parts.items():
+        flat = indices.of(indices.var(names.get(word, word), program.count(loops)))
+        found |= dict(zip(loops, indices.unravel(flat, [one.size for one in loops]), strict=True))
+    return found
+
+
+def _moved(program: Program, one: Member, rows: Size, place: Index) -> Member:
+    """A member of the group as a function of the result's line and column."""
+    variables = {program.indices.var("row", rows): place}
+
+    def moved(value: Expr) -> Expr:
+        return rewrite(value, variables)
+
+    target = tuple(index.rewritten(variables, moved) for index in one.target)
+    return Member(one.node, moved(one.body), target, None)
+
+
+def _load_cost(operand: Operand) -> float:
+    """Sectors of memory per element, as far as chunks of columns are read; a plain operand costs nothing more."""
+    program, cost = operand.vectors.program, 0.0
+    for load in operand.value.loads:
+        if not any(one.name in ("line", "column") for one in load.variables):
+            continue
+        buffer = program.buffers[load.buffer]
+        step = operand.vectors.step(program.indices.ravel(load.places, buffer.strides))
+        packed = operand.vectors.load_step(load) != 0
+        each = buffer.dtype.itemsize
+        cost += each if packed or step == 0 else (2 + each if step in (1, -1) else 32)
+    return cost + (not operand.is_plain)
+
+
+def _result_vectors(file: KernelFile, members: Sequence[Member]) -> Vectors:
+    found = []
+    for width in widths(file.program, _without_sums(members)):
+        vectors = _vectors(file, min(width, 8))
+        found.append((access_cost(file.program, members, vectors, {})[0], vectors))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _without_sums(members: Sequence[Member]) -> list[Member]:
+    return [one for one in members if one.node.kind != "reduction"] or list(members)
+
+
+# -- tiles --
+
+
+@dataclass(frozen=True)
+class Tile:
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    efficiency: float  # of the tensor cores, with enough of them at work
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+
+TILES = (
+    Tile(128, 128, 2, 4, 0.9),
+    Tile(128, 256, 2, 4, 1.0),
+    Tile(64, 64, 2, 2, 0.65),
+    Tile(128, 64, 4, 2, 0.75),
+    Tile(64, 128, 2, 4, 0.75),
+    Tile(32, 128, 1, 4, 0.5),
+    Tile(128, 32, 4, 1, 0.5),
+)
+_MULTIPROCESSORS = 132
+_CLOCK = 1.7e3  # cycles in a microsecond
+_RATE = {DType.BF16: 1250.0, DType.F16: 1250.0, DType.F32: 200.0}  # products per cycle of a multiprocessor, by mma.sync
+_CACHE, _MEMORY = 5.0e6, 4.0e6  # bytes that L2 and memory move in a microsecond
+_LAUNCH = 2.5  # microseconds that one more launch takes
+_STEP = 0.35  # microseconds until a tile's first step has arrived
+_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+_LEAST_PIECE = 256  # of k
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Tiles and numbers of pieces of k, the most promising first."""
+
+    tiles: tuple[int, ...]
+    splits: tuple[int, ...]
+
+
+def choose(product: Product, most: int = 3) -> Choice:
+    """By modelled time at the task's own sizes; sums are split where that pays even with one more launch."""
+    m, n, k, batch = (product.own(word) for word in ("m", "n", "k", "batch"))
+    times = {
+        (tile, splits): _modelled(product.element, TILES[tile], splits, m, n, k, batch)
+        for tile in range(len(TILES))
+        for splits in _SPLITS
+        if (splits == 1 or k >= splits * _LEAST_PIECE) and not (product.element is DType.F32 and TILES[tile].columns > 128)
+    }
+    best = sorted(times, key=lambda one: times[one])
+    is_split = best[0][1] > 1
+    kept = [one for one in best if (one[1] > 1) == is_split]
+    return Choice(_first(most, (one[0] for one in kept)), _first(most, (one[1] for one in kept)))
+
+
+def _first(most: int, found: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(found))[:most]
+
+
+def _modelled(element: DType, tile: Tile, splits: int, m: int, n: int, k: int, batch: int) -> float:
+    """Microseconds: waves of tiles, or what their operands take from the caches, and the sums of pieces."""
+    down, across = -(-m // tile.rows), -(-n // tile.columns)
+    tiles = down * across * batch * splits
+    waves = -(-tiles // _MULTIPROCESSORS)
+    per_tile = tile.rows * tile.columns * (-(-k // splits))
+    alone = min(tiles / _MULTIPROCESSORS * tile.threads / 256, 1.0)  # few warps do not fill the tensor cores
+    rate = _RATE[element] * tile.efficiency * max(min(alone, 1.0), 0.4)
+    compute = waves * per_tile / rate / _CLOCK
+    moved = tiles * (tile.rows + tile.columns) * (k / splits) * element.itemsize / _CACHE
+    memory = batch * (m + n) * k * element.itemsize / _MEMORY
+    partial = (_LAUNCH + 2.0 * splits * batch * m * n * 4 / _CACHE) if splits > 1 else 0.0
+    return max(compute, moved, memory) + _STEP + partial
