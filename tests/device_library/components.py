@@ -166,6 +166,24 @@ CASES = (
         1e-5,
     ),
     Case("gemm_f32", A100, lambda: [(_normal(32, 48), _normal(48, 24))], _products_of_f32, 3e-7),
+    Case(
+        "gemm_tiles",
+        A100,
+        lambda: [
+            (_normal(40, k, dtype=t), _normal(k, 72, dtype=t))
+            for k, t in ((200, torch.bfloat16), (50, torch.float16), (50, torch.float32), (200, torch.float32))
+        ],
+        lambda a, b: (a.double() @ b.double(),),
+        2e-6,
+    ),
+    Case(
+        "gemm_tiles",
+        A100,
+        lambda: [(_normal(k, 40, dtype=t), _normal(72, k, dtype=t)) for k, t in ((96, torch.bfloat16), (48, torch.float32))],
+        lambda a, b: (a.double().t() @ b.double().t(),),
+        2e-6,
+        choices=({"A_TURNED": True, "B_TURNED": False},),
+    ),
     Case("activations", A100, lambda: [(torch.linspace(-9, 9, 181),)], _activations, 3e-4),
     Case(
         "gemm_wgmma",

@@ -8,15 +8,16 @@
 
 namespace tw {
 
-// A 16 x 16 block of a tile of 16-bit elements as the fragment of mma's first operand, or, with the second and the third
-// register exchanged, as two of its second. IS_TURNED: k goes down the tile's lines.
+// A 16 x 16 block of a tile of 16-bit elements as the fragment of mma's first operand, or (IS_SECOND) as two of its second,
+// one behind the other. IS_TURNED: k goes down the tile's lines.
 // cost: one ldmatrix and its address
 // arch: sm_80
-template <typename Tile, bool IS_TURNED>
+template <typename Tile, bool IS_TURNED, bool IS_SECOND>
 __device__ __forceinline__ void load_block(uint32_t (&r)[4], const unsigned char* tile, int row, int k) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (IS_TURNED) ldmatrix_x4_trans(r, shared_address(tile + Tile::element(k + lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8)));
-  else ldmatrix_x4(r, shared_address(tile + Tile::element(row + lane % 16, k + lane / 16 * 8)));
+  const int lane = threadIdx.x % 32, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+  const int down = IS_SECOND ? high : low, along = IS_SECOND ? low : high;  // of this lane's 8 x 8 matrix
+  if constexpr (IS_TURNED) ldmatrix_x4_trans(r, shared_address(tile + Tile::element(k + along + lane % 8, row + down)));
+  else ldmatrix_x4(r, shared_address(tile + Tile::element(row + down + lane % 8, k + along)));
 }
 
 // sums += a * b, bf16 or f16, for the warp's rows from `row` and columns from `column` of two tiles with DEPTH of k.
@@ -29,15 +30,15 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[M][N][4], const un
   for (int k = 0; k < DEPTH; k += 16) {
     uint32_t a_part[M][4], b_part[N / 2][4];
 #pragma unroll
-    for (int i = 0; i < M; ++i) load_block<ATile, A_TURNED>(a_part[i], a, row + i * 16, k);
+    for (int i = 0; i < M; ++i) load_block<ATile, A_TURNED, false>(a_part[i], a, row + i * 16, k);
 #pragma unroll
-    for (int j = 0; j < N / 2; ++j) load_block<BTile, B_TURNED>(b_part[j], b, column + j * 16, k);
+    for (int j = 0; j < N / 2; ++j) load_block<BTile, B_TURNED, true>(b_part[j], b, column + j * 16, k);
 #pragma unroll
     for (int i = 0; i < M; ++i)
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        if constexpr (IS_BF16) mma_bf16(sums[i][j], a_part[i], b_part[j / 2][j % 2], b_part[j / 2][j % 2 + 2]);
-        else mma_f16(sums[i][j], a_part[i], b_part[j / 2][j % 2], b_part[j / 2][j % 2 + 2]);
+        if constexpr (IS_BF16) mma_bf16(sums[i][j], a_part[i], b_part[j / 2][j % 2 * 2], b_part[j / 2][j % 2 * 2 + 1]);
+        else mma_f16(sums[i][j], a_part[i], b_part[j / 2][j % 2 * 2], b_part[j / 2][j % 2 * 2 + 1]);
       }
   }
 }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.grouping import Group, Member
 from tilewright.playbook.loops.index import Atom, Index
-from tilewright.playbook.loops.ir import Expr, Node, Program, rewrite
+from tilewright.playbook.loops.ir import Buffer, Expr, Node, Program, rewrite
 from tilewright.playbook.loops.narrow import formats_of, stripped
 from tilewright.playbook.loops.sizes import Size
-from tilewright.playbook.loops.vectors import Vectors, access_cost, widths
+from tilewright.playbook.loops.vectors import Vectors, widths
 from tilewright.records import DType
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 64  # of k in a slot, for every row and column of a tile
 STAGES = 4
+_SECTOR, _REQUEST = 32, 4.0  # bytes that memory moves at least, and in the time of a warp's request
+_WIDEST = 8  # columns of the result that a thread takes at once
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,7 @@ def read_product(file: KernelFile, group: Group) -> Product:
     assert group.factors is not None
     first, second = (stripped(file.program, one) for one in group.factors)
     found = [_read(file, group, node, pair) for pair in ((first, second), (second, first))]
-    return min(found, key=_store_cost)
-
-
-def _store_cost(product: Product) -> float:
-    return access_cost(product.vectors.program, product.members, product.vectors, {})[0]
+    return min(found, key=lambda one: _result_cost(file, group, one.members, one.vectors))
 
 
 def _read(file: KernelFile, group: Group, node: Node, factors: tuple[Expr, Expr]) -> Product:
@@ -97,7 +95,7 @@ def _read(file: KernelFile, group: Group, node: Node, factors: tuple[Expr, Expr]
     members = tuple(_moved(program, one, group.rows, flat) for one in group.members)
     by_name = tuple(placed(one) for one in factors)
     return Product(
-        group, node, sizes, element, (by_name[0], by_name[1]), *operands, members, _result_vectors(file, members)
+        group, node, sizes, element, (by_name[0], by_name[1]), *operands, members, _result_vectors(file, group, members)
     )
 
 
@@ -126,29 +124,43 @@ def _moved(program: Program, one: Member, rows: Size, place: Index) -> Member:
 
 
 def _load_cost(operand: Operand) -> float:
-    """Sectors of memory per element, as far as chunks of columns are read; a plain operand costs nothing more."""
-    program, cost = operand.vectors.program, 0.0
-    for load in operand.value.loads:
-        if not any(one.name in ("line", "column") for one in load.variables):
-            continue
-        buffer = program.buffers[load.buffer]
-        step = operand.vectors.step(program.indices.ravel(load.places, buffer.strides))
-        packed = operand.vectors.load_step(load) != 0
-        each = buffer.dtype.itemsize
-        cost += each if packed or step == 0 else (2 + each if step in (1, -1) else 32)
+    """What is read for an element; a plain operand costs nothing more."""
+    loads = [one for one in operand.value.loads if any(var.name in ("line", "column") for var in one.variables)]
+    cost = sum(_access(operand.vectors, operand.vectors.load_step(one), _buffer(operand, one), one.places) for one in loads)
     return cost + (not operand.is_plain)
 
 
-def _result_vectors(file: KernelFile, members: Sequence[Member]) -> Vectors:
-    found = []
-    for width in widths(file.program, _without_sums(members)):
-        vectors = _vectors(file, min(width, 8))
-        found.append((access_cost(file.program, members, vectors, {})[0], vectors))
-    return min(found, key=lambda one: one[0])[1]
+def _buffer(operand: Operand, load: Expr) -> Buffer:
+    return operand.vectors.program.buffers[load.buffer]
 
 
-def _without_sums(members: Sequence[Member]) -> list[Member]:
-    return [one for one in members if one.node.kind != "reduction"] or list(members)
+def _access(vectors: Vectors, packed: int, buffer: Buffer, places: Sequence[Index]) -> float:
+    """Bytes of memory's sectors for an element, and what requests of single elements take beside them."""
+    step = vectors.step(vectors.program.indices.ravel(places, buffer.strides))
+    size = buffer.dtype.itemsize
+    return size / vectors.width if step == 0 else size if packed else 4 + size if step in (1, -1) else _SECTOR
+
+
+def _result_vectors(file: KernelFile, group: Group, members: Sequence[Member]) -> Vectors:
+    """The width of vectors of a result's columns that costs least; among equals the widest."""
+    later = [one for one in members if one.node.kind != "reduction"]
+    most = widths(file.program, later or [replace(one, body=file.program.exprs.constant(0)) for one in members])
+    found = [_vectors(file, width) for width in most if width <= _WIDEST]
+    return min(found, key=lambda one: _result_cost(file, group, members, one))
+
+
+def _result_cost(file: KernelFile, group: Group, members: Sequence[Member], vectors: Vectors) -> float:
+    """What is read and written for an element of the result, beside the operands."""
+    made = {buffer.name for one in members for buffer in one.node.writes}
+    loads = {load for one in members if one.node.kind != "reduction" for load in one.loads if load.buffer not in made}
+    cost = 0.0
+    for load in sorted(loads, key=lambda one: one.serial):
+        cost += _access(vectors, vectors.load_step(load), file.program.buffers[load.buffer], load.places)
+    for one in members:
+        if file.is_stored(group, one.node.buffer):
+            packed = vectors.packed_step(one.node.buffer, one.target)
+            cost += _access(vectors, packed, one.node.buffer, one.target) + _REQUEST / (vectors.width if packed else 1)
+    return cost
 
 
 # -- tiles --
