@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(64) gemm(const T* a, const T* b, float* c, int
         });
       },
       [&](int slot) { held.store(shared + slot * SLOT + ATile::BYTES); },
-      [&](int slot) {
+      [&](int, int slot) {
         const unsigned char* a_tile = shared + slot * SLOT;
         if constexpr (sizeof(T) == 4) tw::multiply_singles<ATile, BTile, A_TURNED, B_TURNED, BK>(sums, a_tile, a_tile + ATile::BYTES, warp * 16, 0);
         else tw::multiply_halves<IS_BF16, ATile, BTile, A_TURNED, B_TURNED, BK>(sums, a_tile, a_tile + ATile::BYTES, warp * 16, 0);

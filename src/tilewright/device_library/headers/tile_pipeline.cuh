@@ -73,7 +73,7 @@ template <typename Tile, int THREADS> struct StagedTile {
 };
 
 // Goes along `steps` steps with STAGES slots. `start(step, slot)` begins to fetch a step's tiles, by cp.async or into
-// registers; `finish(slot)` stores what came into registers; `multiply(slot)` uses them. Behind it all threads are done
+// registers; `finish(slot)` stores what came into registers; `multiply(step, slot)` uses them. Behind it all threads are done
 // with all slots. All threads of the block call it.
 // cost: one __syncthreads per step
 // arch: sm_80
@@ -90,7 +90,7 @@ __device__ __forceinline__ void tile_pipeline(int steps, Start start, Finish fin
     __syncthreads();  // sync: the step's slot has arrived for all threads, and all have read the one before
     const int next = step + STAGES - 1;
     if (next < steps) start(next, next % STAGES);
-    multiply(step % STAGES);
+    multiply(step, step % STAGES);
     if (next < steps) finish(next % STAGES);
     cp_async_commit();
   }

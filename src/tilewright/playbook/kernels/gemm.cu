@@ -17,14 +17,14 @@ $b_operand
       int((k_end - k_begin + BK - 1) / BK),
       [&](int step, int slot) {
         const index_t k0 = k_begin + step * index_t(BK);
-        start_a(shared + slot * (ATile::BYTES + BTile::BYTES), k0);
-        start_b(shared + slot * (ATile::BYTES + BTile::BYTES) + ATile::BYTES, k0);
+        start_a(shared + slot * (ATile::BYTES + BTile::BYTES), first_m, k0);
+        start_b(shared + slot * (ATile::BYTES + BTile::BYTES) + ATile::BYTES, first_n, k0);
       },
       [&](int slot) {
         finish_a(shared + slot * (ATile::BYTES + BTile::BYTES));
         finish_b(shared + slot * (ATile::BYTES + BTile::BYTES) + ATile::BYTES);
       },
-      [&](int slot) {
+      [&](int, int slot) {
         const unsigned char* a_tile = shared + slot * (ATile::BYTES + BTile::BYTES);
         ${multiply}ATile, BTile, A_TURNED, B_TURNED, BK>(sums, a_tile, a_tile + ATile::BYTES, warp_m, warp_n);
       });

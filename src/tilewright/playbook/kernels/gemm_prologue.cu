@@ -1,8 +1,8 @@
   constexpr bool ${upper}_TURNED = $turned;
-  using ${upper}Tile = tw::SharedTile<Element, ${upper}_TURNED ? BK : $tile, ${upper}_TURNED ? $tile : BK, ${upper}_TURNED>;
+  using ${upper}Tile = tw::SharedTile<Element, ${upper}_TURNED ? $depth : $tile, ${upper}_TURNED ? $tile : $depth, ${upper}_TURNED>;
   tw::StagedTile<${upper}Tile, THREADS> ${word}_staged;
-  const auto start_$word = [&](unsigned char*, index_t k0) {
-    const index_t first_line = ${upper}_TURNED ? k0 : $first, first_column = ${upper}_TURNED ? $first : k0;
+  const auto start_$word = [&](unsigned char*, index_t first, index_t k0) {
+    const index_t first_line = ${upper}_TURNED ? k0 : first, first_column = ${upper}_TURNED ? first : k0;
     ${word}_staged.load([&](int down, int along, float (&values)[${upper}Tile::CHUNK]) {
       constexpr int WIDTH = $width;
 #pragma unroll

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tilewright.device_library import flatten
 from tilewright.playbook.families import TracedTask
+from tilewright.playbook.loops.attention_kernel import write_attention
 from tilewright.playbook.loops.emit import KIND, Scope, Writer
 from tilewright.playbook.loops.grouping import Group, Member
 from tilewright.playbook.loops.ir import Buffer, Expr, Program
@@ -45,6 +46,7 @@ _WRITERS = {
     "rows": _write_rows,
     "scatter": _write_rows,
     "product": write_product,
+    "attention": write_attention,
     "scan": write_scan,
     "sort": write_sort,
 }
@@ -102,7 +104,7 @@ class KernelFile:
             f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
         ]
         comment += [f"// {one}" for one in notes]
-        includes = ["reduce.cuh", "vector_access.cuh", "mma_tiles.cuh", "tile_scheduler.cuh", "elements.cuh"]
+        includes = ["reduce.cuh", "vector_access.cuh", "mma_tiles.cuh", "attention_tiles.cuh", "tile_scheduler.cuh", "elements.cuh"]
         body = "\n\n".join(self.code)
         includes += ["float8.cuh"] if "__nv_fp8" in body else []
         code = "\n".join(f"#include <tilewright/{one}>" for one in includes)

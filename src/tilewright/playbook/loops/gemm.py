@@ -17,9 +17,12 @@ from tilewright.records import DType
 if TYPE_CHECKING:
     from tilewright.playbook.loops.codegen import KernelFile
 
+Parts = dict[str, list[Atom]]
+
 STEP_BYTES = 64  # of k in a slot, for every row and column of a tile
 STAGES = 4
 _SECTOR, _REQUEST = 32, 4.0  # bytes that memory moves at least, and in the time of a warp's request
+_SUMS = ("reduction", "attention")  # nodes that make what an epilogue begins with
 _WIDEST = 8  # columns of the result that a thread takes at once
 
 
@@ -31,11 +34,14 @@ class Operand:
     value: Expr
     is_turned: bool  # k goes down the lines
     vectors: Vectors
+    element: DType
 
     @property
     def is_plain(self) -> bool:
         """Whether its elements are copied as they are, a chunk at once."""
-        return self.value.op == "load" and self.value.mask is None and self.vectors.load_step(self.value) == 1
+        if self.value.op != "load" or self.value.mask is not None or _buffer(self, self.value).dtype is not self.element:
+            return False
+        return self.vectors.load_step(self.value) == 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def read_product(file: KernelFile, group: Group) -> Product:
 def _read(file: KernelFile, group: Group, node: Node, factors: tuple[Expr, Expr]) -> Product:
     program = file.program
     first, second = factors
-    parts: dict[str, list[Atom]] = {"batch": [], "m": [], "n": [], "k": list(node.inner)}
+    parts: Parts = {"batch": [], "m": [], "n": [], "k": list(node.inner)}
     for loop in node.loops:
         of_both = loop.size.is_always(1) or (loop in first.variables and loop in second.variables)
         parts["batch" if of_both else "m" if loop in first.variables else "n"].append(loop)
@@ -79,31 +85,39 @@ def _read(file: KernelFile, group: Group, node: Node, factors: tuple[Expr, Expr]
     both = formats_of(program, first) & formats_of(program, second)
     element = next((one for one in (DType.BF16, DType.F16) if one in both), DType.F32)
 
-    def placed(value: Expr, **names: str) -> Expr:
-        return rewrite(value, _places(program, parts, names))
+    a = read_operand(file, "a", first, parts, "m", "k", element)
+    b = read_operand(file, "b", second, parts, "n", "k", element)
+    members = result_members(program, group, node, parts)
+    by_name = placed(program, parts, {})
+    both_factors = rewrite(first, by_name), rewrite(second, by_name)
+    vectors = result_vectors(file, group, members)
+    return Product(group, node, sizes, element, both_factors, a, b, members, vectors)
 
-    operands = []
-    for word, other, value in (("a", "m", first), ("b", "n", second)):
-        ways = [
-            Operand(word, placed(value, **{"k": k, other: rest}), k == "line", _vectors(file, 16 // element.itemsize))
-            for k, rest in (("column", "line"), ("line", "column"))
-        ]
-        operands.append(min(ways, key=_load_cost))
-    places = _places(program, parts, {"m": "line", "n": "column"})
+
+def read_operand(
+    file: KernelFile, word: str, value: Expr, parts: Parts, other: str, k: str, element: DType
+) -> Operand:
+    """Along k, or turned, as it is cheaper to read."""
+    ways = []
+    for names in ({k: "column", other: "line"}, {k: "line", other: "column"}):
+        moved = rewrite(value, placed(file.program, parts, names))
+        ways.append(Operand(word, moved, names[k] == "line", _vectors(file, 16 // element.itemsize), element))
+    return min(ways, key=_load_cost)
+
+
+def result_members(program: Program, group: Group, node: Node, parts: Parts) -> tuple[Member, ...]:
+    """The group's members as functions of the result's batch, line and column."""
+    places = placed(program, parts, {"m": "line", "n": "column"})
     strides = program.indices.strides([one.size for one in node.loops])
     flat = program.indices.ravel([places[one] for one in node.loops], strides)
-    members = tuple(_moved(program, one, group.rows, flat) for one in group.members)
-    by_name = tuple(placed(one) for one in factors)
-    return Product(
-        group, node, sizes, element, (by_name[0], by_name[1]), *operands, members, _result_vectors(file, group, members)
-    )
+    return tuple(_moved(program, one, group.rows, flat) for one in group.members)
 
 
 def _vectors(file: KernelFile, width: int) -> Vectors:
     return Vectors(file.program, width, file.unaligned)
 
 
-def _places(program: Program, parts: dict[str, list[Atom]], names: dict[str, str]) -> dict[Atom, Index]:
+def placed(program: Program, parts: Parts, names: dict[str, str]) -> dict[Atom, Index]:
     """The loops as parts of four numbers: batch, m, n and k, by these names."""
     indices, found = program.indices, dict[Atom, Index]()
     for word, loops in parts.items():
@@ -141,9 +155,9 @@ def _access(vectors: Vectors, packed: int, buffer: Buffer, places: Sequence[Inde
     return size / vectors.width if step == 0 else size if packed else 4 + size if step in (1, -1) else _SECTOR
 
 
-def _result_vectors(file: KernelFile, group: Group, members: Sequence[Member]) -> Vectors:
+def result_vectors(file: KernelFile, group: Group, members: Sequence[Member]) -> Vectors:
     """The width of vectors of a result's columns that costs least; among equals the widest."""
-    later = [one for one in members if one.node.kind != "reduction"]
+    later = [one for one in members if one.node.kind not in _SUMS]
     most = widths(file.program, later or [replace(one, body=file.program.exprs.constant(0)) for one in members])
     found = [_vectors(file, width) for width in most if width <= _WIDEST]
     return min(found, key=lambda one: _result_cost(file, group, members, one))
@@ -152,7 +166,7 @@ def _result_vectors(file: KernelFile, group: Group, members: Sequence[Member]) -
 def _result_cost(file: KernelFile, group: Group, members: Sequence[Member], vectors: Vectors) -> float:
     """What is read and written for an element of the result, beside the operands."""
     made = {buffer.name for one in members for buffer in one.node.writes}
-    loads = {load for one in members if one.node.kind != "reduction" for load in one.loads if load.buffer not in made}
+    loads = {load for one in members if one.node.kind not in _SUMS for load in one.loads if load.buffer not in made}
     cost = 0.0
     for load in sorted(loads, key=lambda one: one.serial):
         cost += _access(vectors, vectors.load_step(load), file.program.buffers[load.buffer], load.places)

@@ -37,7 +37,7 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    kind: str  # "rows", "product", "scan", "scatter", "sort"; a pointwise launch is rows without columns
+    kind: str  # "rows", "product", "attention", "scan", "scatter", "sort"; a pointwise launch is rows without columns
     rows: Size
     members: list[Member]
     flexible: bool = False  # one pointwise node, whose loops can still be divided into rows and columns otherwise
@@ -107,8 +107,8 @@ class Grouping:
             rows = self.indices.unravel(self._row(total), node.buffer.shape)
             return Group(node.kind, total, [Member(node, node.body, rows, None)], order=order)
         rows_of = self.program.count(node.loops)
-        if node.kind in ("pointwise", "scatter"):
-            kind = "rows" if node.kind == "pointwise" else "scatter"
+        if node.kind in ("pointwise", "scatter", "attention"):
+            kind = "rows" if node.kind == "pointwise" else node.kind
             return Group(kind, rows_of, [self._placed(node, node.loops, (), {})], kind == "rows", order=order)
         factors = factors_of(node)
         member = self._placed(node, node.loops, node.inner, {})
@@ -184,7 +184,7 @@ class Grouping:
 
     def _joined(self, first: Group, second: Group) -> Group | None:
         """One group that does the work of both, the first before the second; None where they agree on no row space."""
-        anchors = [one for one in (first, second) if one.kind in ("product", "scan")]
+        anchors = [one for one in (first, second) if one.kind in ("product", "scan", "attention")]
         if len(anchors) == 2 or {first.kind, second.kind} & {"scatter", "sort"}:
             return None
         anchor = anchors[0] if anchors else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import frexp
 
+from tilewright.playbook.loops.index import Atom
 from tilewright.playbook.loops.ir import Expr, Node, Program
 from tilewright.records import DType
 
@@ -78,6 +79,49 @@ def stripped(program: Program, value: Expr) -> Expr:
             break
         value = value.args[0]
     return value
+
+
+def hoist_factors(program: Program) -> None:
+    """What k does not change is multiplied by the sum of a product, where that leaves operands of 16 bits."""
+    made: list[Node] = []
+    for node in program.nodes:
+        made.append(node)
+        if node.kind != "reduction" or node.op != "sum" or node.body.op != "mul" or node.body.kind != "float":
+            continue
+        if HALVES & _common(program, node.body.args):
+            continue
+        inner = frozenset(node.inner)
+        (first, left), (second, right) = (_without(one, inner) for one in node.body.args)
+        if (left or right) and _common(program, (first, second)):
+            made.append(_scaled(program, node, first, second, (*left, *right)))
+    program.nodes = made
+
+
+def _common(program: Program, factors: tuple[Expr, ...]) -> Formats:
+    return HALVES.intersection(*(formats_of(program, stripped(program, one)) for one in factors))
+
+
+def _without(value: Expr, inner: frozenset[Atom]) -> tuple[Expr, tuple[Expr, ...]]:
+    """A product's operand without its factors that are the same for all of k, and these."""
+    if value.op == "mul":
+        for one, other in (value.args, value.args[::-1]):
+            if not other.variables & inner:
+                rest, factors = _without(one, inner)
+                return rest, (*factors, other)
+    return value, ()
+
+
+def _scaled(program: Program, node: Node, first: Expr, second: Expr, factors: tuple[Expr, ...]) -> Node:
+    """Makes the node the sum of the bare product, and answers with one that multiplies it."""
+    exprs, indices, target = program.exprs, program.indices, node.buffer
+    places = tuple(indices.of(one) for one in node.loops)
+    node.buffer = program.buffer(f"{target.name}_bare", [one.size for one in node.loops], DType.F32)
+    value = exprs.load(node.buffer, places)
+    for one in factors:
+        value = exprs.expr("mul", (value, one))
+    scaled = Node("pointwise", target, node.loops, value, node.target)
+    node.become(exprs.expr("mul", (first, second)), places)
+    return scaled
 
 
 def narrow_scratch(program: Program) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.playbook.loops.emit import ElementScope, Scope, VectorScope, Writer
-from tilewright.playbook.loops.gemm import STAGES, STEP_BYTES, TILES, Choice, Operand, Product, choose, read_product
-from tilewright.playbook.loops.grouping import Group, levels_of
-from tilewright.playbook.loops.index import Index
-from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.emit import Scope
+from tilewright.playbook.loops.gemm import STAGES, STEP_BYTES, TILES, Operand, Product, choose, read_product
+from tilewright.playbook.loops.grouping import Group
 from tilewright.playbook.loops.templates import THREADS, filled
+from tilewright.playbook.loops.tile_text import OperandText, TileWriter, epilogue
 from tilewright.playbook.loops.vectors import Vectors
 from tilewright.records import DType
 
@@ -35,18 +34,6 @@ def write_product(file: KernelFile, group: Group, name: str) -> None:
     _Gemm(file, product, name).write()
 
 
-class _TileWriter(Writer):
-    """Places in a vector are counted from that of its first element, whose quotients are taken once."""
-
-    def index(self, index: Index, scope: Scope) -> str:
-        if isinstance(scope, ElementScope) and any(atom.kind in ("div", "mod") for atom, _ in index.terms):
-            step = scope.vectors.step(index)
-            if step is not None:
-                first = self.value(self.program.exprs.position(index), scope.outer)
-                return first if step == 0 else f"({first} + {'' if step == 1 else f'{step} * '}i)"
-        return super().index(index, scope)
-
-
 class _Gemm:
     def __init__(self, file: KernelFile, product: Product, name: str) -> None:
         self.file, self.product, self.name = file, product, name
@@ -57,7 +44,7 @@ class _Gemm:
         file, product, plan = self.file, self.product, self.file.plan
         file.require("device.cc >= 80")
         self._name_constants()
-        writer = _TileWriter(file.program, file.memory.names)
+        writer = TileWriter(file.program, file.memory.names)
         operands = {f"{one.word}_operand": self._operand(one, writer) for one in (product.a, product.b)}
         holes = {**self.constants, **operands, "again": self._again(writer), "range": self._range(writer)}
         holes |= self._partial(writer) if self.is_split else self._epilogue(writer, self.name)
@@ -111,38 +98,12 @@ class _Gemm:
 
     # -- operands --
 
-    def _operand(self, one: Operand, writer: _TileWriter) -> str:
-        sizes = self.product.sizes
-        other = "m" if one.word == "a" else "n"
-        lines, columns = (sizes["k"], sizes[other]) if one.is_turned else (sizes[other], sizes["k"])
-        k_end = {"lines" if one.is_turned else "columns": "k_end"}
-        holes: dict[str, object] = {
-            "word": one.word,
-            "upper": one.word.upper(),
-            "turned": str(one.is_turned).lower(),
-            "tile": f"B{other.upper()}",
-            "first": f"first_{other}",
-            "lines": writer.size(lines),
-            "columns": writer.size(columns),
-        } | k_end
-        if one.is_plain:
-            return self._plain(one, writer, columns, holes)
-        outer = Scope(5)
-        vector = VectorScope(5, outer)
-        element = ElementScope(vector, one.vectors)
-        value = writer.value(one.value, element)
-        element.add(f"values[part + i] = {value};")
-        width = self.file.width(f"{one.word}_{self.name}", one.vectors, columns)
-        loads = "\n".join(text for text in (outer.text, vector.text) if text)
-        return filled("gemm_prologue", width=width, loads=loads, body=element.text, **holes)
+    def _operand(self, one: Operand, writer: TileWriter) -> str:
+        other, sizes = "m" if one.word == "a" else "n", self.product.sizes
+        text = OperandText(self.file, self.name, writer, one)
+        return text.text(f"B{other.upper()}", "BK", (writer.size(sizes[other]), sizes[other]), ("k_end", sizes["k"]))
 
-    def _plain(self, one: Operand, writer: _TileWriter, columns: Size, holes: dict[str, object]) -> str:
-        scope, load = Scope(2), one.value
-        place = writer.place(self.file.program.buffers[load.buffer], load.places, scope, False)
-        width = self.file.width(f"{one.word}_{self.name}", one.vectors, columns)
-        return filled("gemm_plain", width=width, before=scope.text, place=place, **holes)
-
-    def _again(self, writer: _TileWriter) -> str:
+    def _again(self, writer: TileWriter) -> str:
         """For f32: a sum by plain arithmetic, where the parts of numbers have overflown."""
         if self.product.element is not DType.F32:
             return ""
@@ -151,7 +112,7 @@ class _Gemm:
         scope.add(f"sum = fmaf({a}, {b}, sum);")
         return filled("gemm_again", body=scope.text)
 
-    def _range(self, writer: _TileWriter) -> str:
+    def _range(self, writer: TileWriter) -> str:
         k = writer.size(self.product.sizes["k"])
         if not self.is_split:
             return f"  const index_t k_begin = 0, k_end = {k};"
@@ -165,27 +126,18 @@ class _Gemm:
 
     # -- results --
 
-    def _epilogue(self, writer: _TileWriter, name: str, value: str = "sum") -> dict[str, object]:
-        """What is done with each sum before it is stored, for vectors of columns."""
-        product, outer = self.product, Scope(3)
-        vector = VectorScope(3, outer)
-        element = ElementScope(vector, product.vectors)
-        self._corrected(element)
-        by_node = {one.node: one for one in product.members}
-        levels = levels_of(product.group)
-        for one in sorted(product.group.members, key=lambda one: (one.node is not product.node, levels[one])):
-            seen = by_node[one.node]
-            made = value if one.node is product.node else writer.value(seen.body, element)
-            self.file.row_value(product.group, seen, made, writer, element)
-        width = self.file.width(f"c_{name}", product.vectors, product.sizes["n"])
-        loads = "\n".join(text for text in (outer.text, vector.text) if text)
-        return {"width": width, "loads": loads, "body": element.text, "stores": "\n".join(vector.stores)}
+    def _epilogue(self, writer: TileWriter, name: str) -> dict[str, object]:
+        one = self.product
+        correction = "" if self.is_split else self._correction
+        return epilogue(
+            self.file, name, one.group, one.node, one.members, one.vectors, one.sizes["n"], writer, correction
+        )
 
-    def _corrected(self, scope: Scope) -> None:
-        if self.product.element is DType.F32 and not self.is_split:
-            scope.add("if (sum != sum) sum = again(line, column + i);")
+    @property
+    def _correction(self) -> str:
+        return "if (sum != sum) sum = again(line, column + i);" if self.product.element is DType.F32 else ""
 
-    def _partial(self, writer: _TileWriter) -> dict[str, object]:
+    def _partial(self, writer: TileWriter) -> dict[str, object]:
         """The sums of a piece of k go to scratch memory as they are."""
         product, plan = self.product, self.file.plan
         m, n, batch = (product.sizes[word] for word in ("m", "n", "batch"))
@@ -195,24 +147,23 @@ class _Gemm:
         )
         self.sum_width = self.file.width(f"c_{self.name}", Vectors(self.file.program, 4), n)
         writer.used[self.partial] = DType.F32, True
-        vector = VectorScope(3, Scope(3))
-        element = ElementScope(vector, product.vectors)
-        if product.element is DType.F32:
-            element.add("if (sum != sum) sum = again(line, column + i);")
-        element.add("piece_sums.at[i] = sum;")
+        body = Scope(4)
+        if self._correction:
+            body.add(self._correction)
+        body.add("piece_sums.at[i] = sum;")
         rows, columns = writer.size(m), writer.size(n)
         at = f"(((long long)blockIdx.y * {writer.size(batch)} + batch) * {rows} + line) * {columns} + column"
         return {
             "width": self.sum_width,
             "loads": "      tw::Packed<float, WIDTH> piece_sums;",
-            "body": element.text,
+            "body": body.text,
             "stores": f"      tw::store_packed({self.partial}_data + {at}, piece_sums);",
         }
 
     def _add_pieces(self) -> None:
         product, plan, file = self.product, self.file.plan, self.file
         name = f"{self.name}_sum"
-        writer = _TileWriter(file.program, file.memory.names)
+        writer = TileWriter(file.program, file.memory.names)
         writer.used[self.partial] = DType.F32, False
         holes = self._epilogue(writer, name)
         rows = product.sizes["batch"] * product.sizes["m"]
