@@ -7,6 +7,37 @@
 
 namespace tw {
 
+// N elements of 16 bits, 8 or 1, from `place` of a tensor of `count` elements, which begins at a multiple of 16 bytes and,
+// for N = 8, has a multiple of 8 of them; zeros where it has none. `place` may be any.
+// cost: for 8 elements two loads of 16 bytes and eight shifts
+// arch: sm_80
+template <int N, typename T> __device__ __forceinline__ Packed<T, N> load_shifted(const T* tensor, long long place, long long count) {
+  static_assert(sizeof(T) == 2 && (N == 8 || N == 1), "a vector of 16-bit elements, or one");
+  Packed<T, N> packed;
+  if constexpr (N == 1) {
+    packed.at[0] = place >= 0 && place < count ? tensor[place] : T(0.f);
+    return packed;
+  }
+  const long long first = place & ~7ll;
+  const int ahead = int(place) & 7, words = ahead / 2;
+  uint32_t read[8], moved[4];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const long long at = first + part * 8;
+    const bool is_needed = (part == 0 || ahead != 0) && at >= 0 && at < count;
+    const uint4 bits = is_needed ? *reinterpret_cast<const uint4*>(tensor + at) : make_uint4(0, 0, 0, 0);
+    read[part * 4] = bits.x, read[part * 4 + 1] = bits.y, read[part * 4 + 2] = bits.z, read[part * 4 + 3] = bits.w;
+  }
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+    for (int i = 0; i + step < 8; ++i) read[i] = (words & step) ? read[i + step] : read[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) moved[i] = __funnelshift_r(read[i], read[i + 1], (ahead & 1) * 16);
+  memcpy(&packed, moved, sizeof(packed));
+  return packed;
+}
+
 // A tile of LINES lines of INNER elements in chunks of 16 bytes, placed so that neither the stores of chunks nor the reads
 // of fragments meet bank conflicts. IS_TURNED: k goes down the lines, and not along them.
 // cost: one exclusive-or per address

@@ -9,6 +9,7 @@ __global__ void __launch_bounds__($threads) $name($parameters) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const index_t tiles_m = ($m + ROWS - 1) / ROWS, batch = blockIdx.x / tiles_m;
   const index_t first_m = (tiles_m - 1 - blockIdx.x % tiles_m) * ROWS;  // of a causal mask the long rows first
+$before
 $range
 $q_operand
 $k_operand

@@ -189,8 +189,14 @@ def key_range(program: Program, score: Expr, line: Atom, column: Atom) -> KeyRan
 
 
 def _index_of(program: Program, value: Expr) -> Index | None:
+    """A whole number as an index expression, where it is one."""
     if value.op == "position":
         return value.index
+    if value.op in ("add", "sub"):
+        first, second = (_index_of(program, one) for one in value.args)
+        if first is None or second is None:
+            return None
+        return first + second if value.op == "add" else first - second
     return program.indices.number(value.data) if value.op == "constant" and isinstance(value.data, int) else None
 
 
@@ -212,12 +218,12 @@ def _is_endless(value: Expr) -> bool:
 
 def _holding(test: Expr, wanted: bool) -> list[Expr]:
     """Comparisons that must hold for the test to be so."""
-    if test.op == "not":
+    if test.op in ("not", "bitwise_not") and test.kind == "bool":
         return _holding(test.args[0], not wanted)
     if test.op == "where" and all(one.op == "constant" for one in test.args[1:]):
         inside, outside = (bool(one.data) for one in test.args[1:])
         return _holding(test.args[0], inside is wanted) if inside is not outside else []
-    if test.op == ("and" if wanted else "or"):
+    if test.op in (("and", "bitwise_and") if wanted else ("or", "bitwise_or")):
         return [one for arg in test.args for one in _holding(arg, wanted)]
     if wanted:
         return [test]

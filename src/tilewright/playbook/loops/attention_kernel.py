@@ -9,7 +9,7 @@ from tilewright.playbook.loops.emit import Scope
 from tilewright.playbook.loops.gemm import placed, read_operand, result_members, result_vectors
 from tilewright.playbook.loops.grouping import Group
 from tilewright.playbook.loops.index import Index
-from tilewright.playbook.loops.ir import rewrite
+from tilewright.playbook.loops.ir import Expr, rewrite
 from tilewright.playbook.loops.sizes import Size
 from tilewright.playbook.loops.tile_text import OperandText, TileWriter, epilogue
 from tilewright.records import DType
@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 def write_attention(file: KernelFile, group: Group, name: str) -> None:
     _Attention(file, group, name).write()
+
+
+class _ScoreScope(Scope):
+    """A score's own values; what depends on no row and no key is outside of the loops."""
+
+    def keeps(self, one: Expr) -> bool:
+        return bool(one.variables) or bool(one.loads)
+
+
+def _by_reciprocals(score: Expr) -> Expr:
+    """Quotients by a number that is the same for all scores as products: scores are rounded more when they are terms."""
+    if not score.args or score.op == "load":
+        return score
+    args = tuple(_by_reciprocals(one) for one in score.args)
+    if score.op == "div" and score.kind == "float" and not args[1].variables and not args[1].loads:
+        return score.world.expr("mul", (args[0], score.world.expr("reciprocal", (args[1],))))
+    return score.world.expr(score.op, args, score.kind, score.data)
 
 
 class _Attention:
@@ -41,7 +58,7 @@ class _Attention:
         holes = epilogue(file, self.name, self.group, self.node, members, vectors, sizes["n"], writer)
         holes |= {f"{word}_operand": text for word, text in self._operands().items()}
         element = self.node.of.element
-        holes |= {"score": self._score(), "range": self._range(), "element": element.cpp, "format": element.value}
+        holes |= self._score() | {"range": self._range(), "element": element.cpp, "format": element.value}
         holes |= {"is_bf16": str(element is DType.BF16).lower()}
         holes["empty"] = "0.f" if self.node.of.is_zero_if_empty else "NAN"
         grid = f"ceil_div({file.plan.size(sizes['m'])}, 16 * {constants['warps']}) * {file.plan.size(sizes['batch'])}"
@@ -87,16 +104,17 @@ class _Attention:
             found[word] = text.text(tile, depth, ends[other], ends[k])
         return found
 
-    def _score(self) -> str:
-        """The score of one row and key, where both exist."""
-        scope = Scope(7)
+    def _score(self) -> dict[str, object]:
+        """The score of one row and key, where both exist; what is the same for all of them is made once."""
+        outer = Scope(1)
+        scope = _ScoreScope(7, outer)
         self.writer.of_row[self.node.of.scored] = "score"
-        value = self.writer.value(self._placed_score, scope)
+        value = self.writer.value(_by_reciprocals(self._placed_score), scope)
         scope.add(f"scores[0][j][r] = {value};")
-        return scope.text
+        return {"score": scope.text, "before": outer.text}
 
     @property
-    def _placed_score(self):  # type: ignore[no-untyped-def]
+    def _placed_score(self) -> Expr:
         places = placed(self.file.program, self.parts, {"m": "line", "keys": "column"})
         return rewrite(self.node.of.score, places)
 

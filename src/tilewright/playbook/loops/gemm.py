@@ -61,6 +61,11 @@ class Product:
         """How far a step goes along k."""
         return STEP_BYTES // self.element.itemsize
 
+    @property
+    def stages(self) -> int:
+        """Slots of the ring: what is computed comes through registers, one step ahead."""
+        return STAGES if self.a.is_plain and self.b.is_plain else 2
+
     def own(self, word: str) -> int:
         return self.sizes[word].own
 
@@ -210,6 +215,9 @@ _LAUNCH = 2.5  # microseconds that one more launch takes
 _STEP = 0.35  # microseconds until a tile's first step has arrived
 _SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _LEAST_PIECE = 256  # of k
+_REGISTERS, _OTHER_REGISTERS = 65536, 80  # of a multiprocessor; of a thread beside its sums
+_SHARED = 220 << 10  # bytes of a multiprocessor
+_LATENCY = 0.8  # microseconds until what was asked of memory can be used
 
 
 @dataclass(frozen=True)
@@ -224,7 +232,7 @@ def choose(product: Product, most: int = 3) -> Choice:
     """By modelled time at the task's own sizes; sums are split where that pays even with one more launch."""
     m, n, k, batch = (product.own(word) for word in ("m", "n", "k", "batch"))
     times = {
-        (tile, splits): _modelled(product.element, TILES[tile], splits, m, n, k, batch)
+        (tile, splits): _modelled(product, TILES[tile], splits, m, n, k, batch)
         for tile in range(len(TILES))
         for splits in _SPLITS
         if (splits == 1 or k >= splits * _LEAST_PIECE) and not (product.element is DType.F32 and TILES[tile].columns > 128)
@@ -239,16 +247,27 @@ def _first(most: int, found: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))[:most]
 
 
-def _modelled(element: DType, tile: Tile, splits: int, m: int, n: int, k: int, batch: int) -> float:
+def _modelled(product: Product, tile: Tile, splits: int, m: int, n: int, k: int, batch: int) -> float:
     """Microseconds: waves of tiles, or what their operands take from the caches, and the sums of pieces."""
+    element = product.element
     down, across = -(-m // tile.rows), -(-n // tile.columns)
     tiles = down * across * batch * splits
     waves = -(-tiles // _MULTIPROCESSORS)
     per_tile = tile.rows * tile.columns * (-(-k // splits))
     alone = min(tiles / _MULTIPROCESSORS * tile.threads / 256, 1.0)  # few warps do not fill the tensor cores
-    rate = _RATE[element] * tile.efficiency * max(min(alone, 1.0), 0.4)
+    rate = _RATE[element] * tile.efficiency * max(alone, 0.4)
     compute = waves * per_tile / rate / _CLOCK
     moved = tiles * (tile.rows + tile.columns) * (k / splits) * element.itemsize / _CACHE
     memory = batch * (m + n) * k * element.itemsize / _MEMORY
     partial = (_LAUNCH + 2.0 * splits * batch * m * n * 4 / _CACHE) if splits > 1 else 0.0
-    return max(compute, moved, memory) + _STEP + partial
+    return max(compute, moved, memory, _waiting(product, tile, tiles, k / splits)) + _STEP + partial
+
+
+def _waiting(product: Product, tile: Tile, tiles: int, k: float) -> float:
+    """What a block that computes an operand waits for memory at every step, while only other blocks can work."""
+    if product.a.is_plain and product.b.is_plain:
+        return 0.0
+    registers = (tile.rows * tile.columns // tile.threads + _OTHER_REGISTERS) * tile.threads
+    shared = product.stages * STEP_BYTES * (tile.rows + tile.columns)
+    resident = max(min(_REGISTERS // registers, _SHARED // shared), 1)
+    return -(-tiles // (resident * _MULTIPROCESSORS)) * (k / product.depth) * _LATENCY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.emit import Scope
-from tilewright.playbook.loops.gemm import STAGES, STEP_BYTES, TILES, Operand, Product, choose, read_product
+from tilewright.playbook.loops.gemm import STEP_BYTES, TILES, Operand, Product, choose, read_product
 from tilewright.playbook.loops.grouping import Group
 from tilewright.playbook.loops.templates import THREADS, filled
 from tilewright.playbook.loops.tile_text import OperandText, TileWriter, epilogue
@@ -78,7 +78,7 @@ class _Gemm:
         is_tuned = self.file.largest_product is self.product.group
         tiles, splits = self.choice.tiles, self.choice.splits
         tile, self.splits = plan.name(f"TILE_{word}"), plan.name(f"SPLITS_{word}")
-        self.constants: dict[str, object] = {"bk": self.product.depth, "stages": STAGES}
+        self.constants: dict[str, object] = {"bk": self.product.depth, "stages": self.product.stages}
         kinds = {"bm": "rows", "bn": "columns", "warps_m": "warps_m", "warps_n": "warps_n"}
         if is_tuned and len(tiles) > 1:
             plan.tail.append(f"tune    {tile} = {' | '.join(map(str, tiles))}")
@@ -94,7 +94,7 @@ class _Gemm:
             self.splits = str(splits[0])
         warps = f"{self.constants['warps_m']} * {self.constants['warps_n']}"
         self.constants["threads"] = f"32 * {warps}"
-        self.shared = f"{STAGES * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
+        self.shared = f"{self.product.stages * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
 
     # -- operands --
 

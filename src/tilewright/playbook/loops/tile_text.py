@@ -8,7 +8,8 @@ from tilewright.playbook.loops.emit import ElementScope, Scope, VectorScope, Wri
 from tilewright.playbook.loops.gemm import Operand
 from tilewright.playbook.loops.grouping import Group, Member, levels_of
 from tilewright.playbook.loops.index import Index
-from tilewright.playbook.loops.ir import Node
+from tilewright.playbook.loops.ir import Expr, Node
+from tilewright.playbook.loops.narrow import HALVES
 from tilewright.playbook.loops.sizes import Size
 from tilewright.playbook.loops.templates import filled
 from tilewright.playbook.loops.vectors import Vectors
@@ -27,6 +28,33 @@ class TileWriter(Writer):
                 first = self.value(self.program.exprs.position(index), scope.outer)
                 return first if step == 0 else f"({first} + {'' if step == 1 else f'{step} * '}i)"
         return super().index(index, scope)
+
+    def _load(self, one: Expr, scope: Scope) -> str:
+        if isinstance(scope, ElementScope) and self._is_shifted(one, scope.vectors):
+            mask = self.value(one.mask, scope) if one.mask else ""
+            read = f"tw::to_float({self._shifted(one, scope)}.at[i])"
+            return f"{mask} ? {read} : 0.f" if mask else read
+        return super()._load(one, scope)
+
+    def _is_shifted(self, one: Expr, vectors: Vectors) -> bool:
+        """Whether a vector of columns lies together in memory, but begins anywhere."""
+        buffer = self.program.buffers[one.buffer]
+        count = self.program.numel(buffer)
+        dense = buffer.strides == self.program.indices.strides(buffer.shape) and buffer.name not in vectors.unaligned
+        if not dense or buffer.dtype not in HALVES or vectors.width != 8 or vectors.load_step(one):
+            return False
+        return vectors.step(self.program.indices.ravel(one.places, buffer.strides)) == 1 and vectors.holds(count)
+
+    def _shifted(self, one: Expr, scope: ElementScope) -> str:
+        outer, buffer = scope.outer, self.program.buffers[one.buffer]
+        if one not in outer.packs:
+            at = super().index(self.program.indices.ravel(one.places, buffer.strides), outer)
+            name = outer.packs[one] = self.name("p")
+            self.used.setdefault(self.memory[buffer.name], (buffer.dtype, False))
+            count = self.size(self.program.numel(buffer))
+            call = f"tw::load_shifted<WIDTH>({self.memory[buffer.name]}_data, {at}, {count})"
+            outer.add(f"const auto {name} = {call};")
+        return outer.packs[one]
 
 
 class OperandText:

@@ -26,7 +26,7 @@ _BEFORE = {"ge": 0, "lt": 0, "gt": 1, "le": 1}  # comparisons, and whether the f
 class Vectors:
     def __init__(self, program: Program, width: int, unaligned: frozenset[str] = frozenset()) -> None:
         self.program, self.width = program, width
-        self._unaligned = unaligned  # buffers whose first element may lie anywhere
+        self.unaligned = unaligned  # buffers whose first element may lie anywhere
         self.sizes: dict[Size, None] = {}  # multiples of the width, wherever the facts are to hold
         self._same: dict[Expr, bool] = {}
 
@@ -85,13 +85,13 @@ class Vectors:
         step = self.step(atom.inner)
         if step == 0:
             return 0
-        if step not in (1, -1) or not self._holds(atom.size) or not self._starts_whole(atom.inner, step):
+        if step not in (1, -1) or not self.holds(atom.size) or not self._starts_whole(atom.inner, step):
             return None
         return 0 if atom.kind == "div" else step
 
     def starts_whole(self, buffer: Buffer, places: Sequence[Index], step: int) -> bool:
         """Whether the elements that a vector reads or writes begin at a multiple of the width."""
-        if self.width > 1 and buffer.name in self._unaligned:
+        if self.width > 1 and buffer.name in self.unaligned:
             return False
         return self._starts_whole(self.program.indices.ravel(places, buffer.strides), step)
 
@@ -113,7 +113,7 @@ class Vectors:
     def _divides(self, size: Size) -> bool:
         return size.own % self.width == 0
 
-    def _holds(self, size: Size) -> bool:
+    def holds(self, size: Size) -> bool:
         if not self._divides(size):
             return False
         self._note(size)
