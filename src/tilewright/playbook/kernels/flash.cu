@@ -53,11 +53,11 @@ $score
       });
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float all = tw::sum_of_quad(total[half]);
+    const float all = tw::sum_of_quad(total[half]), share = 1.f / all;
 #pragma unroll
     for (int j = 0; j < VALUES / 8; ++j)
 #pragma unroll
-      for (int r = half * 2; r < half * 2 + 2; ++r) sums[j][r] = largest[half] == -INFINITY && all == 0.f ? $empty : sums[j][r] / all;
+      for (int r = half * 2; r < half * 2 + 2; ++r) sums[j][r] = largest[half] == -INFINITY && all == 0.f ? $empty : sums[j][r] * share;
   }
   constexpr int WIDTH = $width, PITCH = tw::StagedPitch<VALUES / 8>::value;
   float* staged = reinterpret_cast<float*>(shared) + warp * 16 * PITCH;

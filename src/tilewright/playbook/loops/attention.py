@@ -241,4 +241,3 @@ def parts_of(node: AttentionNode) -> dict[str, list[Atom]]:
         is_fixed = loop.size.is_always(1)
         parts["n" if loop in columns else "batch" if is_fixed or loop in shared else "m"].append(loop)
     return parts
-

@@ -30,7 +30,7 @@ class _ScoreScope(Scope):
 
 
 def _by_reciprocals(score: Expr) -> Expr:
-    """Quotients by a number that is the same for all scores as products: scores are rounded more when they are terms."""
+    """Quotients by what is the same for all scores as products; terms are rounded to 16 bits later."""
     if not score.args or score.op == "load":
         return score
     args = tuple(_by_reciprocals(one) for one in score.args)
@@ -70,7 +70,9 @@ class _Attention:
     def _constants(self) -> dict[str, object]:
         """Tiles by the length of a head: as many rows and keys as registers and shared memory take."""
         plan, word = self.file.plan, self.name.upper()
-        depth, values = (self._padded(f"{kind}_{word}", self.sizes[of]) for kind, of in (("DEPTH", "depth"), ("VALUES", "n")))
+        depth, values = (
+            self._padded(f"{kind}_{word}", self.sizes[of]) for kind, of in (("DEPTH", "depth"), ("VALUES", "n"))
+        )
         warps, keys = plan.name(f"WARPS_{word}"), plan.name(f"KEYS_{word}")
         longest = f"max({depth}, {values})"
         few = self.sizes["m"].own <= 64

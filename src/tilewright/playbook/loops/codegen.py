@@ -104,7 +104,14 @@ class KernelFile:
             f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
         ]
         comment += [f"// {one}" for one in notes]
-        includes = ["reduce.cuh", "vector_access.cuh", "mma_tiles.cuh", "attention_tiles.cuh", "tile_scheduler.cuh", "elements.cuh"]
+        includes = [
+            "reduce.cuh",
+            "vector_access.cuh",
+            "mma_tiles.cuh",
+            "attention_tiles.cuh",
+            "tile_scheduler.cuh",
+            "elements.cuh",
+        ]
         body = "\n\n".join(self.code)
         includes += ["float8.cuh"] if "__nv_fp8" in body else []
         code = "\n".join(f"#include <tilewright/{one}>" for one in includes)

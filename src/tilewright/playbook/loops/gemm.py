@@ -1,4 +1,4 @@
-"""Products for the tensor cores: their operands and results over rows, columns and k, and the tiles that suit a size."""
+"""Products for the tensor cores: operands and results over rows, columns and k, and the tiles that suit a size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Parts = dict[str, list[Atom]]
 
-STEP_BYTES = 64  # of k in a slot, for every row and column of a tile
+STEP_BYTES = 64  # of k in a slot
+_FEW = 64  # rows or columns that leave registers for more of k
 STAGES = 4
 _SECTOR, _REQUEST = 32, 4.0  # bytes that memory moves at least, and in the time of a warp's request
 _SUMS = ("reduction", "attention")  # nodes that make what an epilogue begins with
@@ -39,7 +40,11 @@ class Operand:
     @property
     def is_plain(self) -> bool:
         """Whether its elements are copied as they are, a chunk at once."""
-        if self.value.op != "load" or self.value.mask is not None or _buffer(self, self.value).dtype is not self.element:
+        if (
+            self.value.op != "load"
+            or self.value.mask is not None
+            or _buffer(self, self.value).dtype is not self.element
+        ):
             return False
         return self.vectors.load_step(self.value) == 1
 
@@ -57,14 +62,24 @@ class Product:
     vectors: Vectors  # of the result's columns
 
     @property
+    def step_bytes(self) -> int:
+        """Of k in a slot, for every row and column of a tile: more where few rows wait for what is computed."""
+        few = min(self.own("m"), self.own("n")) <= _FEW
+        return STEP_BYTES if self.is_copied or not few else 2 * STEP_BYTES
+
+    @property
     def depth(self) -> int:
         """How far a step goes along k."""
-        return STEP_BYTES // self.element.itemsize
+        return self.step_bytes // self.element.itemsize
+
+    @property
+    def is_copied(self) -> bool:
+        return self.a.is_plain and self.b.is_plain
 
     @property
     def stages(self) -> int:
         """Slots of the ring: what is computed comes through registers, one step ahead."""
-        return STAGES if self.a.is_plain and self.b.is_plain else 2
+        return STAGES if self.is_copied else 2
 
     def own(self, word: str) -> int:
         return self.sizes[word].own
@@ -99,9 +114,7 @@ def _read(file: KernelFile, group: Group, node: Node, factors: tuple[Expr, Expr]
     return Product(group, node, sizes, element, both_factors, a, b, members, vectors)
 
 
-def read_operand(
-    file: KernelFile, word: str, value: Expr, parts: Parts, other: str, k: str, element: DType
-) -> Operand:
+def read_operand(file: KernelFile, word: str, value: Expr, parts: Parts, other: str, k: str, element: DType) -> Operand:
     """Along k, or turned, as it is cheaper to read."""
     ways = []
     for names in ({k: "column", other: "line"}, {k: "line", other: "column"}):
@@ -145,7 +158,9 @@ def _moved(program: Program, one: Member, rows: Size, place: Index) -> Member:
 def _load_cost(operand: Operand) -> float:
     """What is read for an element; a plain operand costs nothing more."""
     loads = [one for one in operand.value.loads if any(var.name in ("line", "column") for var in one.variables)]
-    cost = sum(_access(operand.vectors, operand.vectors.load_step(one), _buffer(operand, one), one.places) for one in loads)
+    cost = sum(
+        _access(operand.vectors, operand.vectors.load_step(one), _buffer(operand, one), one.places) for one in loads
+    )
     return cost + (not operand.is_plain)
 
 
@@ -197,6 +212,11 @@ class Tile:
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
+    @property
+    def sums(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.rows * self.columns // self.threads
+
 
 TILES = (
     Tile(128, 128, 2, 4, 0.9),
@@ -207,6 +227,8 @@ TILES = (
     Tile(32, 128, 1, 4, 0.5),
     Tile(128, 32, 4, 1, 0.5),
 )
+# The parts of f32 take registers of their own: with more sums only one block of a multiprocessor is at work.
+_MOST_SUMS = {DType.BF16: 128, DType.F16: 128, DType.F32: 32}
 _MULTIPROCESSORS = 132
 _CLOCK = 1.7e3  # cycles in a microsecond
 _RATE = {DType.BF16: 1250.0, DType.F16: 1250.0, DType.F32: 200.0}  # products per cycle of a multiprocessor, by mma.sync
@@ -215,7 +237,7 @@ _LAUNCH = 2.5  # microseconds that one more launch takes
 _STEP = 0.35  # microseconds until a tile's first step has arrived
 _SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _LEAST_PIECE = 256  # of k
-_REGISTERS, _OTHER_REGISTERS = 65536, 80  # of a multiprocessor; of a thread beside its sums
+_REGISTERS, _OTHER_REGISTERS = 65536, 64  # of a multiprocessor; of a thread beside its sums
 _SHARED = 220 << 10  # bytes of a multiprocessor
 _LATENCY = 0.8  # microseconds until what was asked of memory can be used
 
@@ -235,7 +257,7 @@ def choose(product: Product, most: int = 3) -> Choice:
         (tile, splits): _modelled(product, TILES[tile], splits, m, n, k, batch)
         for tile in range(len(TILES))
         for splits in _SPLITS
-        if (splits == 1 or k >= splits * _LEAST_PIECE) and not (product.element is DType.F32 and TILES[tile].columns > 128)
+        if (splits == 1 or k >= splits * _LEAST_PIECE) and TILES[tile].sums <= _MOST_SUMS[product.element]
     }
     best = sorted(times, key=lambda one: times[one])
     is_split = best[0][1] > 1
@@ -265,9 +287,9 @@ def _modelled(product: Product, tile: Tile, splits: int, m: int, n: int, k: int,
 
 def _waiting(product: Product, tile: Tile, tiles: int, k: float) -> float:
     """What a block that computes an operand waits for memory at every step, while only other blocks can work."""
-    if product.a.is_plain and product.b.is_plain:
+    if product.is_copied:
         return 0.0
-    registers = (tile.rows * tile.columns // tile.threads + _OTHER_REGISTERS) * tile.threads
-    shared = product.stages * STEP_BYTES * (tile.rows + tile.columns)
+    registers = (tile.sums + _OTHER_REGISTERS) * tile.threads
+    shared = product.stages * product.step_bytes * (tile.rows + tile.columns)
     resident = max(min(_REGISTERS // registers, _SHARED // shared), 1)
     return -(-tiles // (resident * _MULTIPROCESSORS)) * (k / product.depth) * _LATENCY

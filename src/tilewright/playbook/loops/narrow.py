@@ -1,4 +1,4 @@
-"""Which values 16 bits hold exactly: what tensor cores may multiply, and what scratch memory may keep in half the bytes."""
+"""Which values 16 bits hold exactly: what tensor cores may multiply, and scratch memory keep in half the bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def formats_of(program: Program, value: Expr) -> Formats:
     if value.op in _ROUNDED:
         return _ROUNDED[value.op] | (formats_of(program, value.args[0]) if value.op[6:8] == "f8" else _NONE)
     low, high = _span(program, value)
-    if value.kind == "int" and -256 <= low and high <= 256:
+    if value.kind == "int" and low >= -256 and high <= 256:
         return HALVES
     parts = value.args[1:] if value.op == "where" else value.args
     if (value.op in _KEEPING or value.op == "where") and parts:

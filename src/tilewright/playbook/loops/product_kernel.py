@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.emit import Scope
-from tilewright.playbook.loops.gemm import STEP_BYTES, TILES, Operand, Product, choose, read_product
+from tilewright.playbook.loops.gemm import TILES, Operand, Product, choose, read_product
 from tilewright.playbook.loops.grouping import Group
 from tilewright.playbook.loops.templates import THREADS, filled
 from tilewright.playbook.loops.tile_text import OperandText, TileWriter, epilogue
@@ -20,11 +20,7 @@ _MULTIPLY = {
     DType.F16: "tw::multiply_halves<false, ",
     DType.F32: "tw::multiply_singles<",
 }
-_METHODS = {
-    DType.BF16: "Tiles of {a} and {b} come into a ring of slots in shared memory; mma.sync multiplies bf16.",
-    DType.F16: "Tiles of {a} and {b} come into a ring of slots in shared memory; mma.sync multiplies f16.",
-    DType.F32: "Tiles of {a} and {b} come into a ring of slots in shared memory; mma.sync multiplies f32 as two TF32 parts.",
-}
+_FORMATS = {DType.BF16: "bf16", DType.F16: "f16", DType.F32: "f32 as two TF32 parts"}
 
 
 def write_product(file: KernelFile, group: Group, name: str) -> None:
@@ -46,7 +42,12 @@ class _Gemm:
         self._name_constants()
         writer = TileWriter(file.program, file.memory.names)
         operands = {f"{one.word}_operand": self._operand(one, writer) for one in (product.a, product.b)}
-        holes = {**self.constants, **operands, "again": self._again(writer), "range": self._range(writer)}
+        holes: dict[str, object] = {
+            **self.constants,
+            **operands,
+            "again": self._again(writer),
+            "range": self._range(writer),
+        }
         holes |= self._partial(writer) if self.is_split else self._epilogue(writer, self.name)
         sizes = {word: product.sizes[word] for word in ("m", "n")}
         tiles = " * ".join(
@@ -65,7 +66,8 @@ class _Gemm:
     @property
     def _method(self) -> str:
         words = {one.word: f"{one.word} ({'by cp.async' if one.is_plain else 'computed'})" for one in self._operands}
-        text = _METHODS[self.product.element].format(**words)
+        text = f"Tiles of {words['a']} and {words['b']} come into a ring of slots in shared memory; "
+        text += f"mma.sync multiplies {_FORMATS[self.product.element]}."
         return text + (" Pieces of k are summed apart." if self.is_split else "")
 
     @property
@@ -94,7 +96,9 @@ class _Gemm:
             self.splits = str(splits[0])
         warps = f"{self.constants['warps_m']} * {self.constants['warps_n']}"
         self.constants["threads"] = f"32 * {warps}"
-        self.shared = f"{self.product.stages * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
+        self.shared = (
+            f"{self.product.stages * self.product.step_bytes} * ({self.constants['bm']} + {self.constants['bn']})"
+        )
 
     # -- operands --
 
@@ -170,8 +174,8 @@ class _Gemm:
         file.index_sizes[rows * product.sizes["n"]] = None
         grid = f"ceil_div({plan.size(rows)} * {plan.size(product.sizes['n'])}, {THREADS} * {holes['width']})"
         file.launch(
-            "gemm_sum", name, product.group, writer, grid, partial=self.partial, splits=self.splits, rows=rows,
-            m=product.sizes["m"], n=product.sizes["n"], **holes,
+            "gemm_sum", name, product.group, writer, grid, str(THREADS), partial=self.partial, splits=self.splits,
+            rows=rows, m=product.sizes["m"], n=product.sizes["n"], **holes,
         )  # fmt: skip
 
 
