@@ -104,25 +104,25 @@ template <typename Tile, int THREADS> struct StagedTile {
 };
 
 // Goes along `steps` steps with STAGES slots. `start(step, slot)` begins to fetch a step's tiles, by cp.async or into
-// registers; `finish(slot)` stores what came into registers; `multiply(step, slot)` uses them. Behind it all threads are done
-// with all slots. All threads of the block call it.
+// registers; `finish(slot)` stores what came into registers; `multiply(step, slot)` uses them. `start` is called for STAGES - 1
+// steps past the last too, whose tiles are zeros. Behind it all threads are done with all slots. The whole block calls it.
 // cost: one __syncthreads per step
 // arch: sm_80
 template <int STAGES, typename Start, typename Finish, typename Multiply>
 __device__ __forceinline__ void tile_pipeline(int steps, Start start, Finish finish, Multiply multiply) {
 #pragma unroll
   for (int step = 0; step < STAGES - 1; ++step) {
-    if (step < steps) start(step, step), finish(step);
-    cp_async_commit();  // empty groups too, so that their count stays in step with the loop
+    start(step, step), finish(step);
+    cp_async_commit();
   }
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // sync: the step's slot has arrived for all threads, and all have read the one before
     const int next = step + STAGES - 1;
-    if (next < steps) start(next, next % STAGES);
+    start(next, next % STAGES);  // without a branch, so that what is loaded is waited for behind the product
     multiply(step, step % STAGES);
-    if (next < steps) finish(next % STAGES);
+    finish(next % STAGES);
     cp_async_commit();
   }
   cp_async_wait<0>();

@@ -7,16 +7,13 @@
       constexpr int WIDTH = $width;
 #pragma unroll
       for (int part = 0; part < ${upper}Tile::CHUNK; part += WIDTH) {
-        const index_t line = first_line + down, column = first_column + along + part;
-        const bool is_inside = line < $lines && column < $columns;
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) values[part + i] = 0.f;
-        if (is_inside) {
+        const bool is_inside = first_line + down < $lines && first_column + along + part < $columns;
+        // Outside, the first place is read: without a branch all loads of a thread are under way together.
+        const index_t line = is_inside ? first_line + down : 0, column = is_inside ? first_column + along + part : 0;
 $loads
 #pragma unroll
-          for (int i = 0; i < WIDTH; ++i) {
+        for (int i = 0; i < WIDTH; ++i) {
 $body
-          }
         }
       }
     });

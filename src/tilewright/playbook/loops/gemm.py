@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 Parts = dict[str, list[Atom]]
 
-STEP_BYTES = 64  # of k in a slot
-_FEW = 64  # rows or columns that leave registers for more of k
+STEP_BYTES = 64  # of k in a slot, for every row and column of a tile
 STAGES = 4
 _SECTOR, _REQUEST = 32, 4.0  # bytes that memory moves at least, and in the time of a warp's request
 _SUMS = ("reduction", "attention")  # nodes that make what an epilogue begins with
@@ -62,15 +61,9 @@ class Product:
     vectors: Vectors  # of the result's columns
 
     @property
-    def step_bytes(self) -> int:
-        """Of k in a slot, for every row and column of a tile: more where few rows wait for what is computed."""
-        few = min(self.own("m"), self.own("n")) <= _FEW
-        return STEP_BYTES if self.is_copied or not few else 2 * STEP_BYTES
-
-    @property
     def depth(self) -> int:
         """How far a step goes along k."""
-        return self.step_bytes // self.element.itemsize
+        return STEP_BYTES // self.element.itemsize
 
     @property
     def is_copied(self) -> bool:
@@ -290,6 +283,6 @@ def _waiting(product: Product, tile: Tile, tiles: int, k: float) -> float:
     if product.is_copied:
         return 0.0
     registers = (tile.sums + _OTHER_REGISTERS) * tile.threads
-    shared = product.stages * product.step_bytes * (tile.rows + tile.columns)
+    shared = product.stages * STEP_BYTES * (tile.rows + tile.columns)
     resident = max(min(_REGISTERS // registers, _SHARED // shared), 1)
     return -(-tiles // (resident * _MULTIPROCESSORS)) * (k / product.depth) * _LATENCY

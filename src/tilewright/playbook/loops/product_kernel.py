@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.emit import Scope
-from tilewright.playbook.loops.gemm import TILES, Operand, Product, choose, read_product
+from tilewright.playbook.loops.gemm import STEP_BYTES, TILES, Operand, Product, choose, read_product
 from tilewright.playbook.loops.grouping import Group
 from tilewright.playbook.loops.templates import THREADS, filled
 from tilewright.playbook.loops.tile_text import OperandText, TileWriter, epilogue
@@ -97,7 +97,7 @@ class _Gemm:
         warps = f"{self.constants['warps_m']} * {self.constants['warps_n']}"
         self.constants["threads"] = f"32 * {warps}"
         self.shared = (
-            f"{self.product.stages * self.product.step_bytes} * ({self.constants['bm']} + {self.constants['bn']})"
+            f"{self.product.stages * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
         )
 
     # -- operands --
