@@ -220,7 +220,7 @@ TILES = (
     Tile(32, 128, 1, 4, 0.5),
     Tile(128, 32, 4, 1, 0.5),
 )
-# The parts of f32 take registers of their own: with more sums only one block of a multiprocessor is at work.
+# The parts of f32, and what is computed, take registers too: with more sums one block has a multiprocessor alone.
 _MOST_SUMS = {DType.BF16: 128, DType.F16: 128, DType.F32: 32}
 _MULTIPROCESSORS = 132
 _CLOCK = 1.7e3  # cycles in a microsecond
@@ -246,11 +246,12 @@ class Choice:
 def choose(product: Product, most: int = 3) -> Choice:
     """By modelled time at the task's own sizes; sums are split where that pays even with one more launch."""
     m, n, k, batch = (product.own(word) for word in ("m", "n", "k", "batch"))
+    most_sums = min(_MOST_SUMS[product.element], 128 if product.is_copied else 64)
     times = {
         (tile, splits): _modelled(product, TILES[tile], splits, m, n, k, batch)
         for tile in range(len(TILES))
         for splits in _SPLITS
-        if (splits == 1 or k >= splits * _LEAST_PIECE) and TILES[tile].sums <= _MOST_SUMS[product.element]
+        if (splits == 1 or k >= splits * _LEAST_PIECE) and TILES[tile].sums <= most_sums
     }
     best = sorted(times, key=lambda one: times[one])
     is_split = best[0][1] > 1

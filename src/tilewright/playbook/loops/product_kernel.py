@@ -96,9 +96,7 @@ class _Gemm:
             self.splits = str(splits[0])
         warps = f"{self.constants['warps_m']} * {self.constants['warps_n']}"
         self.constants["threads"] = f"32 * {warps}"
-        self.shared = (
-            f"{self.product.stages * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
-        )
+        self.shared = f"{self.product.stages * STEP_BYTES} * ({self.constants['bm']} + {self.constants['bn']})"
 
     # -- operands --
 
