@@ -17,7 +17,7 @@ _ODD = ({"m": 65, "n": 136, "k": 72}, {"m": 1, "n": 1, "k": 1}, {"m": 3, "n": 5,
 _NIBBLES = """
 sh = torch.arange(0, 32, 4, device=p.device)
 w = ((p[:, :, None] >> sh) & 15).view(p.shape[0], -1).float() - 8
-return x @ (w * s[:, None].float()).to(torch.bfloat16).t()
+return x @ (w * s[:, None].float()).to(x.dtype).t()
 """
 _CAPPED = """
 s = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
@@ -65,7 +65,7 @@ PRODUCTS = (
     Placed(
         "four_bits",
         _NIBBLES,
-        "x: bf16[m, k = words * 8]; p: i32[n, words]; s: f16[n]",
+        "p: i32[n, words]; s: f16[n]; x: bf16[m, k = words * 8]",
         "bf16[m, n]",
         ({"words": 5, "m": 4, "n": 70},),
     ),
