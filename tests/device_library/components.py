@@ -126,6 +126,15 @@ def _forms(a: torch.Tensor, b: torch.Tensor, f: torch.Tensor, g: torch.Tensor) -
     return halves, halves, singles
 
 
+def _shifted(x: torch.Tensor) -> Results:
+    moved = torch.cat((torch.zeros(5, dtype=x.dtype), x[:-5]))
+    return moved, moved
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Results:
+    return ((q.double() @ k.double().t()).softmax(-1) @ v.double(),)
+
+
 PACKED = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 NAN_ROW = torch.tensor([[1.0, float("nan"), 5.0, float("nan")], [float("-inf"), 0.0, float("inf"), 2.0]])
 CASES = (
@@ -166,6 +175,37 @@ CASES = (
         1e-5,
     ),
     Case("gemm_f32", A100, lambda: [(_normal(32, 48), _normal(48, 24))], _products_of_f32, 3e-7),
+    Case(
+        "gemm_tiles",
+        A100,
+        lambda: [
+            (_normal(40, k, dtype=t), _normal(k, 72, dtype=t))
+            for k, t in ((200, torch.bfloat16), (50, torch.float16), (50, torch.float32), (200, torch.float32))
+        ],
+        lambda a, b: (a.double() @ b.double(),),
+        2e-6,
+    ),
+    Case(
+        "gemm_tiles",
+        A100,
+        lambda: [
+            (_normal(k, 40, dtype=t), _normal(72, k, dtype=t)) for k, t in ((96, torch.bfloat16), (48, torch.float32))
+        ],
+        lambda a, b: (a.double().t() @ b.double().t(),),
+        2e-6,
+        choices=({"A_TURNED": True, "B_TURNED": False},),
+    ),
+    Case("shifted", A100, lambda: [(_normal(320, dtype=torch.bfloat16),)], _shifted),
+    Case(
+        "attention_tiles",
+        A100,
+        lambda: [
+            (_normal(16, 32, dtype=t), 2 * _normal(n, 32, dtype=t), _normal(n, 32, dtype=t))
+            for n, t in ((40, torch.float16), (17, torch.bfloat16))
+        ],
+        _attention,
+        8e-3,
+    ),
     Case("activations", A100, lambda: [(torch.linspace(-9, 9, 181),)], _activations, 3e-4),
     Case(
         "gemm_wgmma",

@@ -67,7 +67,7 @@ def understand(task: Task) -> Answer:
         if found is None:
             try:
                 with Reference(task.reference, task.function) as reference:
-                    found = answer(task, lambda request: _ask(reference, request))
+                    found = answer(task, lambda request: ask_reference(reference, request))
             except NotSupported as problem:
                 found = problem
             _answers[task.hash] = found
@@ -245,7 +245,7 @@ def _varied(task: Task, ask: Ask) -> TracedTask | None:
     return None
 
 
-def _ask(reference: Reference, request: TraceRequest) -> Traces:
+def ask_reference(reference: Reference, request: TraceRequest) -> Traces:
     try:
         traces: Traces = reference.call("tilewright.playbook.tracing:trace", request, Traces, _TRACE_SECONDS)
     except RuntimeError as error:

@@ -7,11 +7,13 @@ from functools import partial
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.loops import rules_lookups, rules_pointwise, rules_reductions, rules_views  # noqa: F401
+from tilewright.playbook.loops.attention import fuse_attention
 from tilewright.playbook.loops.codegen import KernelFile
 from tilewright.playbook.loops.grouping import Group, Grouping
 from tilewright.playbook.loops.ir import Program
 from tilewright.playbook.loops.lowering import RULES, Lowering
 from tilewright.playbook.loops.memory import Memory, planned, with_copies
+from tilewright.playbook.loops.narrow import hoist_factors, narrow_scratch
 from tilewright.playbook.loops.scheduler import prepare
 from tilewright.playbook.tracing import Trace
 
@@ -28,6 +30,9 @@ def loops_answer(traced: TracedTask, own: Trace | None = None, least: Trace | No
     """
     program = Lowering(traced, own, least).run()
     prepare(program)
+    hoist_factors(program)
+    narrow_scratch(program)
+    fuse_attention(program)
     groups = with_copies(program, Grouping(program).run())
     memory = planned(program, groups)
     if len(groups) > _MOST_LAUNCHES or len(memory.slots) > _MOST_SCRATCH:

@@ -4,42 +4,52 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import cache
-from pathlib import Path
-from string import Template
+from functools import cached_property
 
 from tilewright.device_library import flatten
-from tilewright.device_library.definitions import Header, read_header
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.loops.emit import COMBINE, KIND, Scope, Writer, identity
+from tilewright.playbook.loops.attention_kernel import write_attention
+from tilewright.playbook.loops.emit import KIND, Scope, Writer
 from tilewright.playbook.loops.grouping import Group, Member
-from tilewright.playbook.loops.index import Atom, Index
-from tilewright.playbook.loops.ir import Buffer, Expr, Node, Program, rewrite
+from tilewright.playbook.loops.ir import Buffer, Expr, Program
+from tilewright.playbook.loops.line_kernels import write_scan, write_sort
 from tilewright.playbook.loops.memory import Memory
 from tilewright.playbook.loops.plan import Plan
+from tilewright.playbook.loops.pointwise_kernel import write_pointwise
+from tilewright.playbook.loops.product_kernel import write_product
+from tilewright.playbook.loops.row_kernel import write_rows
 from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.templates import THREADS, elements, filled
+from tilewright.playbook.loops.vectors import Vectors
 from tilewright.playbook.places.program import out_lines, shape_needs
-from tilewright.records import Layout
+from tilewright.records import Layout, TensorInput
 
-_FOLDER = Path(__file__).parent.parent / "kernels"
-THREADS = 256
-_MOST_KEPT = 16  # columns of a row that a thread may keep in registers between sweeps
-_MOST_SHARED = 4096  # elements of a line that is sorted in shared memory
 _INDEX_LIMIT = 2000000000
 
 
-@cache
-def _template(file: str) -> Template:
-    return Template((_FOLDER / f"{file}.cu").read_text())
+def _write_rows(file: KernelFile, group: Group, name: str) -> None:
+    """Rows with columns, or a pointwise launch where there are none."""
+    has_columns = any(one.columns is not None for one in group.members)
+    (write_rows if has_columns else write_pointwise)(file, group, name)
 
 
-@cache
-def _elements() -> Header:
-    return read_header("elements.cuh", (_FOLDER / "elements.cuh").read_text())
+def _odd_tensors(traced: TracedTask) -> list[TensorInput]:
+    """Tensors that are taken however they lie in memory."""
+    return [
+        one
+        for one in traced.task.tensors
+        if one.memory_order not in ((), tuple(range(len(one.dimensions)))) or one.layout is not Layout.DENSE
+    ]
 
 
-def _filled(file: str, **holes: object) -> str:
-    return _template(file).substitute(holes).rstrip("\n")
+_WRITERS = {
+    "rows": _write_rows,
+    "scatter": _write_rows,
+    "product": write_product,
+    "attention": write_attention,
+    "scan": write_scan,
+    "sort": write_sort,
+}
 
 
 class KernelFile:
@@ -47,22 +57,23 @@ class KernelFile:
 
     def __init__(self, traced: TracedTask, program: Program, groups: list[Group], memory: Memory, op_line: str) -> None:
         self.traced, self.program, self.groups, self.memory = traced, program, groups, memory
-        names = {*memory.names, *memory.names.values(), "WIDE", "THREADS"}
+        names = {*memory.names, *memory.names.values(), "WIDE", "THREADS", "VECTORS", "WIDTH", "LANES", "KEEP"}
         self.plan = Plan(op_line, names - {one.name for one in traced.task.inputs})
         self.code: list[str] = []
         self.index_sizes: dict[Size, None] = {}  # what indices count up to
+        self.unaligned = frozenset(
+            name for name, memory in memory.names.items() if any(one.name == memory for one in _odd_tensors(traced))
+        )
+        self._has_lanes = False
         self._head()
         for number, group in enumerate(groups):
-            write = {"product": self._product, "scan": self._scan, "sort": self._sort}.get(group.kind, self._rows)
-            write(group, f"k{number}")
+            _WRITERS[group.kind](self, group, f"k{number}")
 
     def _head(self) -> None:
         plan = self.plan
         plan.head += [f"out     {one}" for one in out_lines(self.traced)]
         plan.head += [f"need    {one}" for one in _merged(shape_needs(self.traced))]
-        for one in self.traced.task.tensors:
-            if one.memory_order not in ((), tuple(range(len(one.dimensions)))) or one.layout is not Layout.DENSE:
-                plan.head.append(f"accept  {one.name}: strided, unaligned")
+        plan.head += [f"accept  {one.name}: strided, unaligned" for one in _odd_tensors(self.traced)]
         for given in self.traced.task.tensors:
             if (
                 given.memory_order
@@ -93,7 +104,14 @@ class KernelFile:
             f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
         ]
         comment += [f"// {one}" for one in notes]
-        includes = ["reduce.cuh", "vector_access.cuh", "elements.cuh"]
+        includes = [
+            "reduce.cuh",
+            "vector_access.cuh",
+            "mma_tiles.cuh",
+            "attention_tiles.cuh",
+            "tile_scheduler.cuh",
+            "elements.cuh",
+        ]
         body = "\n\n".join(self.code)
         includes += ["float8.cuh"] if "__nv_fp8" in body else []
         code = "\n".join(f"#include <tilewright/{one}>" for one in includes)
@@ -107,25 +125,56 @@ class KernelFile:
         plan = "\n".join(lines)
         words = {"fp16": ("__half", "float2half"), "bf16": ("bfloat16",), "fp8": ("__nv_fp8",)}
         heads = "".join(f"#include <cuda_{key}.h>\n" for key, found in words.items() if any(w in code for w in found))
-        flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", (_elements(),))
+        flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", (elements(),))
         head, _, rest = flat.partition("\n\n")
         return f"{head}\n\n{plan}\n\n{rest}"
 
-    def _writer(self) -> Writer:
+    @property
+    def vectors_of_lane(self) -> str:
+        """The constant that says how many vectors of a row a lane is to take."""
+        if not self._has_lanes:
+            self._has_lanes = True
+            self.plan.head.append("tune    VECTORS = 2 | 4 | 1  # of a row, for each lane that shares it")
+        return "VECTORS"
+
+    def width(self, name: str, vectors: Vectors, *columns: Size, needs_whole: bool = True) -> str:
+        """The elements of a vector: as many as were wanted, or one where a call's sizes do not fit."""
+        sizes = dict(vectors.sizes)
+        if needs_whole:
+            sizes |= {one: None for one in columns if one.literal is None or one.literal % vectors.width}
+        if vectors.width == 1 or not sizes:
+            return str(vectors.width)
+        tests = " and ".join(f"{self.plan.size(one)} % {vectors.width} == 0" for one in sizes)
+        made = self.plan.name(f"WIDTH_{name.upper()}")
+        self.plan.tail.append(f"const   {made} = {vectors.width} if {tests} else 1")
+        return made
+
+    def require(self, condition: str) -> None:
+        line = f"need    {condition}"
+        if line not in self.plan.head:
+            self.plan.head.append(line)
+
+    @cached_property
+    def largest_product(self) -> Group | None:
+        """The product that takes longest: its choices are tuned, those of others are made by the model."""
+        found = [one for one in self.groups if one.kind == "product"]
+        return max(found, key=lambda one: max(node.iterations for node in one.nodes), default=None)
+
+    def writer(self) -> Writer:
         return Writer(self.program, self.memory.names)
 
-    def _is_stored(self, group: Group, buffer: Buffer) -> bool:
+    def is_stored(self, group: Group, buffer: Buffer) -> bool:
         """Whether anybody but the group itself reads the buffer."""
         return buffer.role != "scratch" or any(buffer.name in one.read for one in self.groups if one is not group)
 
-    def _launch(
+    def launch(
         self,
         template: str,
         name: str,
         group: Group,
         writer: Writer,
         grid: str,
-        more: str = "",
+        block: str = str(THREADS),
         **holes: object,
     ) -> None:
         kinds = Counter(one.op if one.kind == "reduction" else one.kind for one in group.nodes)
@@ -139,10 +188,10 @@ class KernelFile:
         sizes = [self.plan.size(one) for one in writer.sizes]
         parameters = ", ".join([*pointers, *(f"index_t {one}" for one in sizes), *numbers])
         tables = [self._table(one, text) for one, text in writer.tables.items()]
-        code = "\n".join([*tables, _filled(template, name=name, parameters=parameters, **holes)])
+        code = "\n".join([*tables, filled(template, name=name, parameters=parameters, **holes)])
         self.code.append(re.sub(r"@(\d+)@", lambda found: sizes[int(found[1])], code))
         arguments = [*writer.used, *sizes, *(text for _, text in writer.numbers)]
-        self.plan.launch(name, grid, str(THREADS) + more, arguments)
+        self.plan.launch(name, grid, block, arguments)
 
     def _table(self, one: Expr, name: str) -> str:
         assert isinstance(one.data, tuple)
@@ -151,269 +200,13 @@ class KernelFile:
         listed = ", ".join(_literal(value, one.kind) for value in values)
         return f"__constant__ const {dtype} {name}[] = {{{listed}}};"
 
-    # -- rows: pointwise work, reductions and scatters --
-
-    def _rows(self, group: Group, name: str) -> None:
-        self.index_sizes[group.rows] = None
-        writer = self._writer()
-        if all(one.columns is None for one in group.members):
-            scope, levels = Scope(1), _levels(group)
-            for one in sorted(group.members, key=levels.__getitem__):
-                value = writer.value(one.body, scope)
-                self._row_value(group, one, value, writer, scope, guard="")
-            grid = f"ceil_div({self.plan.size(group.rows)}, {THREADS})"
-            self._launch("pointwise", name, group, writer, grid, rows=group.rows, body=scope.text)
-            return
-        outer, levels = Scope(1), _levels(group)
-        lanes = self._lanes(group)
-        self._keep(group, name, lanes, levels, writer, outer)
-        for level in range(max(levels.values()) + 1):
-            here = [one for one in group.members if levels[one] == level]
-            for one in here:
-                if one.columns is None:
-                    value = writer.value(one.body, outer)
-                    self._row_value(group, one, value, writer, outer)
-            moving = [one for one in here if one.columns is not None]
-            for columns in dict.fromkeys(one.columns for one in moving):
-                assert columns is not None
-                self._sweep(group, [one for one in moving if one.columns is columns], columns, lanes, writer, outer)
-        grid = f"ceil_div({self.plan.size(group.rows)}, {THREADS // lanes})"
-        words = {1: "A thread for each row.", 32: "A warp for each row.", 256: "A block for each row."}
-        self._launch(
-            "rows", name, group, writer, grid, rows=group.rows, lanes=lanes, lanes_comment=words[lanes],
-            all_lanes="  // all lanes take part in exchanges" if lanes > 1 else "", body=outer.text,
-        )  # fmt: skip
-
-    def _keep(
-        self, group: Group, name: str, lanes: int, levels: dict[Member, int], writer: Writer, outer: Scope
-    ) -> None:
-        """Loads that several sweeps make stay in registers where a row is short enough."""
-        sweeps: dict[Expr, dict[int, None]] = {}
-        for one in group.members:
-            for load in one.loads if one.columns is not None else ():
-                if any(var.name == "column" for var in load.variables) and load.buffer not in group.written:
-                    sweeps.setdefault(load, {})[levels[one]] = None
-        again = [one for one, found in sweeps.items() if len(found) > 1]
-        sizes = {next(var.size for var in load.variables if var.name == "column") for load in again}
-        if len(sizes) != 1:
-            return  # rows of different lengths
-        columns = sizes.pop()
-        if columns.own > 4 * _MOST_KEPT * lanes:
-            return
-        writer.keep = self.plan.name(f"KEEP_{name.upper()}")
-        size = self.plan.size(columns)
-        fits = f"next_pow2(ceil_div({size}, {lanes})) if {size} <= {_MOST_KEPT * lanes} and {size} > 0 else 0"
-        self.plan.tail.append(f"const   {writer.keep} = {fits}")
-        for load in again:
-            writer.kept[load] = writer.name("kept")
-            outer.add(f"{KIND[load.kind]} {writer.kept[load]}[{writer.keep} > 0 ? {writer.keep} : 1];")
-
-    def _row_value(
-        self, group: Group, one: Member, value: str, writer: Writer, scope: Scope, guard: str = "is_live && lane == 0"
-    ) -> None:
-        """What there is one of for a row: all its lanes know it, the first stores it where somebody else needs it."""
+    def row_value(self, group: Group, one: Member, value: str, writer: Writer, scope: Scope, guard: str = "") -> None:
+        """A value that the group's other members read from a variable, stored where somebody else needs it."""
         node = one.node
         writer.of_row[node.buffer.name] = value
-        if self._is_stored(group, node.buffer):
+        if self.is_stored(group, node.buffer):
             op = node.op if node.kind == "scatter" else "set"
             writer.store(node.buffer, one.target, value, scope, op, guard)
-
-    def _sweep(
-        self, group: Group, members: list[Member], columns: Size, lanes: int, writer: Writer, outer: Scope
-    ) -> None:
-        """Once along the columns: what is stored there, and what is reduced."""
-        loop, ends = Scope(2, outer), []
-        for one in members:
-            value, op, kind = writer.value(one.body, loop), one.node.op, KIND[one.body.kind]
-            if one.node.kind != "reduction":
-                writer.store(one.node.buffer, one.target, value, loop, guard="is_live")
-                continue
-            name, combine, start, result = writer.name("r"), COMBINE[op], identity(op, one.body.kind), ""
-            if op.startswith("arg"):
-                kind, start, result = f"tw::Indexed<{kind}>", f"{{{start}, 9223372036854775807LL}}", ".index"
-                value = f"{kind}{{{value}, (long long)column}}"
-            outer.add(f"{kind} {name} = {start};")
-            loop.add(f"{name} = {combine}{{}}({name}, {value});")
-            ends.append((one, kind, name, combine, result))
-        file = "kept_sweep" if writer.keep and columns is self._kept_columns(writer) else "sweep"
-        holes = {"columns": writer.size(columns), "body": loop.text, "keep": writer.keep}
-        in_place = self._in_place(group)  # where threads without a row would read what others write
-        holes |= {"live": "is_live && " if in_place else "", "dead": "!is_live || " if in_place else ""}
-        outer.lines.append(_filled(file, **holes))
-        if file == "kept_sweep":
-            writer.filled |= dict.fromkeys(load for load in writer.kept if load in loop.names)
-        for one, kind, name, combine, result in ends:
-            if lanes > 32:
-                outer.add(f"__shared__ {kind} {name}_of_warps[THREADS / 32];")
-            if lanes > 1:
-                partial = f"{name}_of_warps" if lanes > 32 else f"static_cast<{kind}*>(nullptr)"
-                outer.add(f"{name} = tw::team_reduce<LANES>({name}, {combine}{{}}, {partial});")
-            self._row_value(group, one, name + result, writer, outer)
-
-    def _in_place(self, group: Group) -> bool:
-        return any(name in self.program.changed for name in group.written)
-
-    def _kept_columns(self, writer: Writer) -> Size:
-        return next(var.size for load in writer.kept for var in load.variables if var.name == "column")
-
-    def _lanes(self, group: Group) -> int:
-        """How many threads share a row: neighbours in memory should be neighbours among threads."""
-        columns = max((one.columns.own for one in group.members if one.columns is not None), default=1)
-        along = across = 0
-        for one in group.members:
-            for load in one.loads if one.columns is not None and one.columns.own > 1 else ():
-                buffer = self.program.buffers[load.buffer]
-                flat = self.program.indices.ravel(load.places, buffer.strides)
-                start, next_column, next_row = (flat.evaluated(at) for at in ({}, {"column": 1}, {"row": 1}))
-                along += (next_column - start == 1) * buffer.bytes
-                across += (next_row - start == 1) * buffer.bytes
-        if columns <= 4 or across > along:
-            return 1
-        return 32 if columns <= 1024 else 256
-
-    # -- products, scans and sorts --
-
-    def _after(self, group: Group, anchor: Node, results: list[str], writer: Writer, scope: Scope) -> None:
-        """What is done with each result of a product or a scan before it is stored."""
-        levels = _levels(group)
-        for one in sorted(group.members, key=lambda one: (one.node is not anchor, levels[one])):
-            if one.node is anchor:
-                for buffer, text in zip(anchor.writes, results, strict=True):
-                    writer.of_row[buffer.name] = text
-                    if self._is_stored(group, buffer):
-                        writer.store(buffer, one.target, text, scope)
-            else:
-                self._row_value(group, one, writer.value(one.body, scope), writer, scope, guard="")
-
-    def _counted(self, loops: list[Atom], name: str) -> tuple[dict[Atom, Index], Size]:
-        """Loops as parts of one number that counts them all."""
-        indices, total = self.program.indices, self.program.count(loops)
-        flat = indices.of(indices.var(name, total))
-        return dict(zip(loops, indices.unravel(flat, [one.size for one in loops]), strict=True)), total
-
-    def _product(self, group: Group, name: str) -> None:
-        node = next(one for one in group.nodes if one.kind == "reduction")
-        assert group.factors is not None
-        first, second = group.factors
-        parts: dict[str, list[Atom]] = {"batch": [], "m": [], "n": [], "k": list(node.inner)}
-        for loop in node.loops:
-            of_both = loop.size.is_always(1) or (loop in first.variables and loop in second.variables)
-            parts["batch" if of_both else "m" if loop in first.variables else "n"].append(loop)
-        places: dict[Atom, Index] = {}
-        sizes: dict[str, Size] = {}
-        for word, loops in parts.items():
-            found, sizes[word] = self._counted(loops, word)
-            places |= found
-            self.index_sizes[sizes[word]] = None
-        writer, loads, holes = self._writer(), [], dict[str, object]()
-        for word, other, factor in (("a", "m", first), ("b", "n", second)):
-            value = rewrite(factor, places)
-            loads.append(Scope(4))
-            loads[-1].add(f"{word}_value = {writer.value(value, loads[-1])};")
-            by_k = self._is_along(value, "k", other)
-            holes[f"{word}_along_k"] = "piece / DEPTH" if by_k else "piece % TILE"
-            holes[f"{word}_at_k"] = "piece % DEPTH" if by_k else "piece / TILE"
-        scope, indices = Scope(3), self.program.indices
-        flat = indices.ravel([places[one] for one in node.loops], indices.strides(node.buffer.shape))
-        row = writer.index(flat, scope)
-        self._after(group, node, ["sum"], writer, scope)
-        tiles = [f"ceil_div({self.plan.size(sizes[word])}, 64)" for word in ("m", "n")]
-        grid = f"{tiles[0]} * {tiles[1]} * {self.plan.size(sizes['batch'])}"
-        holes |= {word: sizes[word] for word in ("m", "n", "k")}
-        holes |= {"row": row, "a_body": loads[0].text, "b_body": loads[1].text, "epilogue": scope.text}
-        self._launch("product", name, group, writer, grid, "", **holes)
-
-    def _is_along(self, value: Expr, inner: str, other: str) -> bool:
-        """Whether neighbours in memory are neighbours along k rather than along m or n."""
-        for load in value.loads:
-            buffer = self.program.buffers[load.buffer]
-            flat = self.program.indices.ravel(load.places, buffer.strides)
-            start, along, across = (flat.evaluated(at) for at in ({}, {inner: 1}, {other: 1}))
-            if across - start == 1 and along - start != 1:
-                return False
-        return True
-
-    def _line(self, node: Node, writer: Writer, depth: int) -> tuple[dict[Atom, Index], Size, Scope]:
-        """For a scan or sort: its loops by the line and the place in it, and the value there."""
-        indices, length, scope = self.program.indices, node.inner[0].size, Scope(depth)
-        places, _ = self._counted(list(node.loops[:-1]), "line")
-        places[node.loops[-1]] = indices.of(indices.var("column", length))
-        value = writer.value(rewrite(node.body, places), scope)
-        if node.op.startswith("arg"):
-            value = f"tw::Indexed<{KIND[node.body.kind]}>{{{value}, (long long)column}}"
-        scope.add(f"value = {value};")
-        return places, length, scope
-
-    def _scan(self, group: Group, name: str) -> None:
-        node = next(one for one in group.nodes if one.kind == "scan")
-        writer, scope, kind = self._writer(), Scope(3), KIND[node.body.kind]
-        places, length, body = self._line(node, writer, 3)
-        indices = self.program.indices
-        flat = indices.ravel([one.rewritten(places) for one in node.target], indices.strides(node.buffer.shape))
-        row, start = writer.index(flat, scope), identity(node.op, node.body.kind)
-        is_placed = node.op.startswith("arg")
-        combine = {"argmax": "tw::LatestMax", "argmin": "tw::LatestMin"}.get(node.op) or COMBINE[node.op]
-        self._after(group, node, ["result.value", "result.index"] if is_placed else ["result"], writer, scope)
-        holes = {"type": f"tw::Indexed<{kind}>" if is_placed else kind, "combine": combine, "row": row}
-        holes |= {"identity": f"{{{start}, 0}}" if is_placed else start, "body": body.text, "epilogue": scope.text}
-        lines = self.plan.size(self.program.count(node.loops[:-1]))
-        self._launch("scan", name, group, writer, lines, "", length=length, **holes)
-
-    def _sort(self, group: Group, name: str) -> None:
-        node = group.nodes[0]
-        writer, scope, kind = self._writer(), Scope(2), KIND[node.body.kind]
-        places, length, body = self._line(node, writer, 3)
-        for buffer, text in zip(node.writes, ("value", "(long long)order"), strict=True):
-            if self._is_stored(group, buffer):
-                target = tuple(one.rewritten(places) for one in node.target)
-                writer.store(buffer, target, text, scope)
-        lines, plan = self.program.count(node.loops[:-1]), self.plan
-        padded = length.next_power
-        count = self._count_of(node, lines)
-        keys, orders = plan.name(f"keys_{name}"), plan.name(f"orders_{name}")
-        wide = {"float": 4, "double": 8, "int": 8, "bool": 1}[node.body.kind]
-        dtype = {"float": "f32", "double": "f64", "int": "i64", "bool": "bool"}[node.body.kind]
-        at = plan.size(padded)
-        total = f"{plan.size(lines)} * {at} if {at} > {_MOST_SHARED} else 1"
-        plan.tail += [f"scratch {keys}: {dtype}[{total}]", f"scratch {orders}: i32[{total}]"]
-        shared = plan.name(f"shared_{name}")
-        plan.tail.append(f"let     {shared} = {at} * {wide + 4} + 8 if {at} <= {_MOST_SHARED} else 0")
-        self._launch(
-            "sort", name, group, writer, plan.size(lines), more=f", {shared}", type=kind, length=length, count=count,
-            descending=str(node.op == "descending").lower(), body=body.text, store=scope.text, most=_MOST_SHARED,
-        )  # fmt: skip
-        plan.tail[-1] = plan.tail[-1].rstrip(")") + f", {keys}, {orders}, {at})"
-
-    def _count_of(self, node: Node, lines: Size) -> Size:
-        """How many of a line in order are stored."""
-        return self.program.numel(node.buffer).over(lines)
-
-
-def _levels(group: Group) -> dict[Member, int]:
-    """For every member the number of sweeps that must have ended before it can start."""
-    made = {buffer.name: one for one in group.members for buffer in one.node.writes}
-    found: dict[Member, int] = {}
-
-    def level(one: Member) -> int:
-        if one not in found:
-            needed = [made[load.buffer] for load in one.loads if load.buffer in made]
-            found[one] = max((level(other) + (other.node.kind == "reduction") for other in needed), default=0)
-        return found[one]
-
-    order: list[Member] = []
-
-    def visit(one: Member) -> None:
-        if one not in order:
-            for load in one.loads:
-                if load.buffer in made:
-                    visit(made[load.buffer])
-            order.append(one)
-
-    for one in group.members:
-        visit(one)
-        level(one)
-    group.members = order
-    return found
 
 
 def _literal(value: float, kind: str) -> str:

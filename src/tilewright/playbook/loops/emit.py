@@ -6,6 +6,7 @@ from tilewright.playbook.elementwise import OPERATIONS
 from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.ir import Buffer, Expr, Program
 from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.vectors import Vectors
 from tilewright.records import DType
 
 KIND = {"float": "float", "double": "double", "int": "long long", "bool": "bool"}
@@ -19,12 +20,45 @@ class Scope:
         self.names: dict[Expr, str] = {}
         self.outer, self.indent = outer, "  " * depth
 
+    def keeps(self, one: Expr) -> bool:
+        """Whether a value is made here, and not in the scope around this one."""
+        return self.outer is None or any(var.name == "column" for var in one.variables)
+
+    def variable(self, name: str) -> str:
+        return name
+
     def add(self, line: str) -> None:
         self.lines.append(self.indent + line)
 
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+
+class VectorScope(Scope):
+    """What is done once for a vector of columns, before and after its elements; `column` is the first of them."""
+
+    def __init__(self, depth: int, outer: Scope, has_tail: bool = False) -> None:
+        super().__init__(depth, outer)
+        self.has_tail = has_tail  # the last vector may be incomplete: `left` says how many elements there are
+        self.packs: dict[Expr, str] = {}
+        self.stores: list[str] = []
+
+
+class ElementScope(Scope):
+    """What is done for element `i` of a vector of columns."""
+
+    outer: VectorScope
+
+    def __init__(self, outer: VectorScope, vectors: Vectors) -> None:
+        super().__init__(len(outer.indent) // 2 + 1, outer)
+        self.vectors = vectors
+
+    def keeps(self, one: Expr) -> bool:
+        return not self.vectors.is_same(one)
+
+    def variable(self, name: str) -> str:
+        return "(column + i)" if name == "column" else name
 
 
 class Writer:
@@ -37,9 +71,7 @@ class Writer:
         self.numbers: dict[tuple[str, str], str] = {}  # numbers of the plan that it is given, and their kind
         self.tables: dict[Expr, str] = {}  # constants of the graph with several elements
         self.of_row: dict[str, str] = {}  # buffers whose value for this row is in a variable
-        self.kept: dict[Expr, str] = {}  # loads that stay in registers between sweeps, and the array
-        self.keep = ""  # the constant that says how many a thread keeps; 0 where a row is too long
-        self.filled: dict[Expr, None] = {}  # of them those that an earlier sweep has made
+        self.kept: dict[Expr, str] = {}  # loads of which a thread holds all vectors of its row, and where
         self.made = 0
 
     def name(self, word: str = "v") -> str:
@@ -51,7 +83,7 @@ class Writer:
             return self.of_row[one.buffer]
         if one.op == "constant":
             return _number(one)
-        if scope.outer is not None and not any(var.name == "column" for var in one.variables):
+        while scope.outer is not None and not scope.keeps(one):
             scope = scope.outer
         where: Scope | None = scope
         while where is not None:
@@ -62,12 +94,8 @@ class Writer:
         if one.op == "table":
             scope.names[one] = text
             return text
-        if one in self.filled:
-            text = f"{self.keep} > 0 ? {self.kept[one]}[item] : {text}"
         scope.names[one] = name = self.name()
         scope.add(f"const {KIND[one.kind]} {name} = {text};")
-        if one in self.kept and one not in self.filled:
-            scope.add(f"if ({self.keep} > 0) {self.kept[one]}[item] = {name};")
         return name
 
     def _text(self, one: Expr, scope: Scope) -> str:
@@ -86,15 +114,39 @@ class Writer:
         return OPERATIONS[one.op].text(args)
 
     def _load(self, one: Expr, scope: Scope) -> str:
+        buffer = self.program.buffers[one.buffer]
+        if isinstance(scope, ElementScope) and (step := scope.vectors.load_step(one)):
+            at = f"{self._packed(one, scope.outer, step)}.at[{'i' if step > 0 else 'WIDTH - 1 - i'}]"
+            return _widened(at, one, buffer.dtype)
+        read = self.single(one, scope)
+        if one in self.kept and isinstance(scope, ElementScope):
+            return f"KEEP > 0 ? {_widened(f'{self.kept[one]}[item].at[i]', one, buffer.dtype)} : ({read})"
+        return read
+
+    def single(self, one: Expr, scope: Scope) -> str:
+        """One element out of memory."""
+        buffer = self.program.buffers[one.buffer]
         mask = self.value(one.mask, scope) if one.mask else ""
-        place = self.place(self.program.buffers[one.buffer], one.places, scope, False)
-        dtype = self.program.buffers[one.buffer].dtype
-        read = f"*({place})"
-        if dtype.is_float and dtype is not DType.F64 and dtype is not DType.F32:
-            read = f"tw::to_float({read})"
-        elif one.kind == "int" and dtype is not DType.I64:
-            read = f"(long long){read}"
+        read = _widened(f"*({self.place(buffer, one.places, scope, False)})", one, buffer.dtype)
         return f"{mask} ? {read} : ({KIND[one.kind]})0" if mask else read
+
+    def _packed(self, one: Expr, scope: VectorScope, step: int) -> str:
+        """The vector of a load, which a thread holds or reads here."""
+        if one not in scope.packs:
+            read = self.vector(one, scope, step)
+            name = scope.packs[one] = self.name("p")
+            held = f"KEEP > 0 ? {self.kept[one]}[item] : " if one in self.kept else ""
+            scope.add(f"const auto {name} = {held}{read};")
+        return scope.packs[one]
+
+    def vector(self, one: Expr, scope: VectorScope, step: int) -> str:
+        """A vector out of memory; zeros where the load is masked, or behind the last element."""
+        buffer = self.program.buffers[one.buffer]
+        mask = self.value(one.mask, scope) if one.mask else ""
+        place = self.place(buffer, one.places, scope, False) + (" - (WIDTH - 1)" if step < 0 else "")
+        count = "left" if scope.has_tail else "WIDTH"
+        more = f", {mask} ? {count} : 0" if mask else ", left" if scope.has_tail else ""
+        return f"tw::load_packed<WIDTH>({place}{more})"
 
     def place(self, buffer: Buffer, places: tuple[Index, ...], scope: Scope, is_written: bool) -> str:
         name = self.memory[buffer.name]
@@ -113,7 +165,7 @@ class Writer:
         parts = []
         for atom, factor in index.terms:
             if atom.kind == "var":
-                text = atom.name
+                text = scope.variable(atom.name)
             elif atom.kind == "lookup":
                 text = f"tw::wrapped({self.value(atom.looked_up, scope)}, {self.size(atom.size)})"
             else:
@@ -126,12 +178,33 @@ class Writer:
     def store(
         self, buffer: Buffer, target: tuple[Index, ...], value: str, scope: Scope, op: str = "set", guard: str = ""
     ) -> None:
-        place = self.place(buffer, target, scope, True)
         narrow = buffer.dtype.is_float and buffer.dtype.itemsize < 4
         stored = f"tw::from_float<{buffer.dtype.cpp}>({value})" if narrow else value
+        step = scope.vectors.packed_step(buffer, target) if isinstance(scope, ElementScope) and op == "set" else 0
+        if isinstance(scope, ElementScope) and step:
+            self._store_packed(buffer, target, stored, scope, step)
+            return
+        place = self.place(buffer, target, scope, True)
         word = {"set": f"*({place}) = {stored};", "sum": f"tw::add_atomic({place}, {value});"}.get(op)
         line = word or f"tw::combine_atomic({place}, {value}, {COMBINE[op]}{{}});"
         scope.add(f"if ({guard}) {line}" if guard else line)
+
+    def _store_packed(
+        self, buffer: Buffer, target: tuple[Index, ...], stored: str, scope: ElementScope, step: int
+    ) -> None:
+        """An element of a vector, which is stored when all are made."""
+        outer, name = scope.outer, self.name("o")
+        place = self.place(buffer, target, outer, True) + (" - (WIDTH - 1)" if step < 0 else "")
+        outer.add(f"tw::Packed<{buffer.dtype.cpp}, WIDTH> {name};")
+        scope.add(f"{name}.at[{'i' if step > 0 else 'WIDTH - 1 - i'}] = {stored};")
+        outer.stores.append(f"{outer.indent}tw::store_packed({place}, {name}{', left' if outer.has_tail else ''});")
+
+
+def _widened(read: str, load: Expr, dtype: DType) -> str:
+    """An element as it is computed with."""
+    if dtype.is_float and dtype.itemsize < 4:
+        return f"tw::to_float({read})"
+    return f"(long long){read}" if load.kind == "int" and dtype is not DType.I64 else read
 
 
 COMBINE = {

@@ -37,7 +37,7 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    kind: str  # "rows", "product", "scan", "scatter", "sort"; a pointwise launch is rows without columns
+    kind: str  # "rows", "product", "attention", "scan", "scatter", "sort"; a pointwise launch is rows without columns
     rows: Size
     members: list[Member]
     flexible: bool = False  # one pointwise node, whose loops can still be divided into rows and columns otherwise
@@ -107,8 +107,8 @@ class Grouping:
             rows = self.indices.unravel(self._row(total), node.buffer.shape)
             return Group(node.kind, total, [Member(node, node.body, rows, None)], order=order)
         rows_of = self.program.count(node.loops)
-        if node.kind in ("pointwise", "scatter"):
-            kind = "rows" if node.kind == "pointwise" else "scatter"
+        if node.kind in ("pointwise", "scatter", "attention"):
+            kind = "rows" if node.kind == "pointwise" else node.kind
             return Group(kind, rows_of, [self._placed(node, node.loops, (), {})], kind == "rows", order=order)
         factors = factors_of(node)
         member = self._placed(node, node.loops, node.inner, {})
@@ -184,7 +184,7 @@ class Grouping:
 
     def _joined(self, first: Group, second: Group) -> Group | None:
         """One group that does the work of both, the first before the second; None where they agree on no row space."""
-        anchors = [one for one in (first, second) if one.kind in ("product", "scan")]
+        anchors = [one for one in (first, second) if one.kind in ("product", "scan", "attention")]
         if len(anchors) == 2 or {first.kind, second.kind} & {"scatter", "sort"}:
             return None
         anchor = anchors[0] if anchors else None
@@ -243,6 +243,33 @@ class Grouping:
                 reached.add(id(one))
                 stack += [other for other in self._groups.values() if _needs(other, one)]
         return False
+
+
+def levels_of(group: Group) -> dict[Member, int]:
+    """For every member the number of sweeps that must have ended before it can start."""
+    made = {buffer.name: one for one in group.members for buffer in one.node.writes}
+    found: dict[Member, int] = {}
+
+    def level(one: Member) -> int:
+        if one not in found:
+            needed = [made[load.buffer] for load in one.loads if load.buffer in made]
+            found[one] = max((level(other) + (other.node.kind == "reduction") for other in needed), default=0)
+        return found[one]
+
+    order: list[Member] = []
+
+    def visit(one: Member) -> None:
+        if one not in order:
+            for load in one.loads:
+                if load.buffer in made:
+                    visit(made[load.buffer])
+            order.append(one)
+
+    for one in group.members:
+        visit(one)
+        level(one)
+    group.members = order
+    return found
 
 
 def _needs(group: Group, other: Group) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Expr, kind_of
-from tilewright.playbook.loops.lowering import Lowering, Result, Tensor, Value, named_rule, rule, wide
+from tilewright.playbook.loops.lowering import NARROW, Lowering, Result, Tensor, Value, named_rule, rule, wide
+from tilewright.playbook.loops.narrow import HALVES, stripped
 from tilewright.playbook.loops.sizes import Size
 from tilewright.records import DType
 
@@ -157,9 +158,15 @@ def _products(
 ) -> Tensor:
     kind = "float" if result.dtype is not DType.F64 else "double"
     kind = kind if result.dtype.is_float else "int"
+    if result.dtype in HALVES:  # operands of one dtype, to which PyTorch has rounded what it computed
+        first, second = (_rounded(low, one, result.dtype) for one in (first, second))
     body = low.exprs.expr("mul", (low.exprs.convert(first, kind), low.exprs.convert(second, kind)), kind)
     made = low.reduction("sum", outer, inner, body, wide(result.dtype))
     return Tensor(made.shape, result.dtype, made.at, False)
+
+
+def _rounded(low: Lowering, value: Expr, dtype: DType) -> Expr:
+    return stripped(low.program, low.exprs.expr(NARROW[dtype], (value,)))
 
 
 @rule("mm", "bmm")

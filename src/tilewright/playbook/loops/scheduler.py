@@ -192,7 +192,7 @@ def factors_of(node: Node) -> tuple[Expr, Expr] | None:
     loops = frozenset(one for one in node.loops if not one.size.is_always(1))
     own, other = (first.variables - second.variables) & loops, (second.variables - first.variables) & loops
     depth = _count(node.inner)
-    large = all(_count(part) >= 4 for part in (own, other)) and depth >= 4
+    large = min(_count(own), _count(other)) >= 2 and depth >= 4
     return (first, second) if large and (first.variables | second.variables) >= loops else None
 
 

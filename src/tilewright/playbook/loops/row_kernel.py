@@ -1,0 +1,165 @@
+"""Launches of rows: teams of lanes reduce, scale and store rows, which they hold between sweeps where these fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.playbook.loops.emit import COMBINE, KIND, ElementScope, Scope, VectorScope, identity
+from tilewright.playbook.loops.grouping import Group, Member, levels_of
+from tilewright.playbook.loops.ir import Expr
+from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.templates import filled
+from tilewright.playbook.loops.vectors import Vectors, access_cost, widths
+
+if TYPE_CHECKING:
+    from tilewright.playbook.loops.codegen import KernelFile
+
+_LEAST_THREADS, _MOST_LANES = 128, 1024
+_HELD_BYTES = 128  # of a row in the registers of a thread
+_MOST_HELD = 32  # vectors, each of which is unrolled
+
+
+def write_rows(file: KernelFile, group: Group, name: str) -> None:
+    _Rows(file, group, name).write()
+
+
+class _Rows:
+    def __init__(self, file: KernelFile, group: Group, name: str) -> None:
+        self.file, self.group, self.name = file, group, name
+        self.program = file.program
+        self.levels = levels_of(group)
+        self.moving = [one for one in group.members if one.columns is not None]
+        self.sizes = list(dict.fromkeys(one.columns for one in self.moving if one.columns is not None))
+        self.is_single = self._is_single()
+        self.vectors = self._best_vectors()
+        self.writer, self.outer = file.writer(), Scope(1)
+
+    def write(self) -> None:
+        file, writer, outer = self.file, self.writer, self.outer
+        file.index_sizes[self.group.rows] = None
+        held = self._hold()
+        self._name_constants(bool(held))
+        for level in range(max(self.levels.values()) + 1):
+            here = [one for one in self.group.members if self.levels[one] == level]
+            for one in here:
+                if one.columns is None:
+                    self._row_value(one, writer.value(one.body, outer))
+            for columns in self.sizes:
+                members = [one for one in here if one.columns is columns]
+                if members:
+                    self._sweep(members, columns)
+        self._set_constants(held)
+        grid = f"ceil_div({file.plan.size(self.group.rows)}, {self.threads} / {self.lanes})"
+        file.launch(
+            "rows", self.name, self.group, writer, grid, self.threads, rows=self.group.rows, lanes=self.lanes,
+            threads=self.threads, width=self.width, keep=self.keep, body=outer.text,
+        )  # fmt: skip
+
+    # -- decisions --
+
+    def _is_single(self) -> bool:
+        """Whether a thread alone takes a row: rows are short, or neighbours in memory are neighbouring rows."""
+        along = across = 0
+        for one in self.moving:
+            for load in one.loads if one.columns is not None and one.columns.own > 1 else ():
+                buffer = self.program.buffers[load.buffer]
+                flat = self.program.indices.ravel(load.places, buffer.strides)
+                start, next_column, next_row = (flat.evaluated(at) for at in ({}, {"column": 1}, {"row": 1}))
+                along += (next_column - start == 1) * buffer.bytes
+                across += (next_row - start == 1) * buffer.bytes
+        return max((one.own for one in self.sizes), default=1) <= 4 or across > along
+
+    def _best_vectors(self) -> Vectors:
+        """The width of vectors that costs least; among equals the widest."""
+        found: list[tuple[float, Vectors]] = []
+        for width in (1,) if self.is_single else widths(self.program, self.moving):
+            vectors = Vectors(self.program, width, self.file.unaligned)
+            cost, _ = access_cost(self.program, self.moving, vectors, self.group.written)
+            if all(one.own % width == 0 for one in self.sizes):
+                found.append((cost, vectors))
+        return min(found, key=lambda one: one[0])[1]
+
+    def _hold(self) -> list[Expr]:
+        """Loads that several sweeps make are made once, before the first, where a thread can hold them."""
+        sweeps: dict[Expr, dict[int, None]] = {}
+        for one in self.moving:
+            for load in one.loads:
+                if any(var.name == "column" for var in load.variables) and load.buffer not in self.group.written:
+                    sweeps.setdefault(load, {})[self.levels[one]] = None
+        again = [one for one, found in sweeps.items() if len(found) > 1 and not self.vectors.is_same(one)]
+        sizes = {next(var.size for var in load.variables if var.name == "column") for load in again}
+        if len(sizes) != 1:
+            return []  # nothing, or rows of different lengths
+        self.held_columns = sizes.pop()
+        vector = VectorScope(3, self.outer)
+        element = ElementScope(vector, self.vectors)
+        names: dict[Expr, str] = {}
+        for load in again:
+            kept, dtype = self.writer.name("kept"), self.program.buffers[load.buffer].dtype
+            self.outer.add(f"tw::Packed<{dtype.cpp}, WIDTH> {kept}[KEEP > 0 ? KEEP : 1];")
+            step = self.vectors.load_step(load)
+            if step:
+                vector.stores.append(f"{vector.indent}{kept}[item] = {self.writer.vector(load, vector, step)};")
+            else:
+                element.add(f"{kept}[item].at[i] = {self.writer.single(load, element)};")
+            names[load] = kept
+        loop = ["#pragma unroll", "      for (int i = 0; i < WIDTH; ++i) {", element.text, "      }"]
+        lines = [*vector.lines, *(loop if element.lines else []), *vector.stores]
+        self.writer.kept = names
+        columns = self.writer.size(self.held_columns)
+        self.outer.lines.append(filled("held", columns=columns, loads="\n".join(lines)))
+        return again
+
+    def _name_constants(self, holds: bool) -> None:
+        plan, word = self.file.plan, self.name.upper()
+        self.lanes = "1" if self.is_single else plan.name(f"LANES_{word}")
+        self.threads = str(_LEAST_THREADS) if self.is_single else plan.name(f"THREADS_{word}")
+        self.keep = plan.name(f"KEEP_{word}") if holds else "0"
+
+    def _set_constants(self, held: list[Expr]) -> None:
+        """By the length of a row, when it is known what vectors ask of sizes."""
+        plan = self.file.plan
+        self.width = self.file.width(self.name, self.vectors, *self.sizes)
+        if not self.is_single:
+            columns = [plan.size(one) for one in self.sizes]
+            longest = columns[0] if len(columns) == 1 else f"max({', '.join(columns)})"
+            wanted = f"next_pow2(max(ceil_div({longest}, {self.width} * {self.file.vectors_of_lane}), 1))"
+            threads = f"{self.threads} = max({self.lanes}, {_LEAST_THREADS})"
+            plan.tail.append(f"const   {self.lanes} = min({wanted}, {_MOST_LANES}), {threads}")
+        if held:
+            items = plan.name(f"items_{self.name}")
+            each = sum(self.program.buffers[load.buffer].dtype.itemsize for load in held)
+            plan.tail.append(f"let     {items} = ceil_div({plan.size(self.held_columns)}, {self.width} * {self.lanes})")
+            fits = f"{items} * {self.width} * {each} <= {_HELD_BYTES} and {items} <= {_MOST_HELD}"
+            plan.tail.append(f"const   {self.keep} = {items} if {fits} else 0")
+
+    # -- text --
+
+    def _row_value(self, one: Member, value: str) -> None:
+        """What there is one of for a row: all its lanes know it, the first stores it where somebody else needs it."""
+        self.file.row_value(self.group, one, value, self.writer, self.outer, "is_live && lane == 0")
+
+    def _sweep(self, members: list[Member], columns: Size) -> None:
+        """Once along the columns: what is stored there, and what is reduced."""
+        writer, outer = self.writer, self.outer
+        vector = VectorScope(2, outer)
+        loop, ends = ElementScope(vector, self.vectors), []
+        for one in members:
+            value, op, kind = writer.value(one.body, loop), one.node.op, KIND[one.body.kind]
+            if one.node.kind != "reduction":
+                writer.store(one.node.buffer, one.target, value, loop)
+                continue
+            name, combine, start, result = writer.name("r"), COMBINE[op], identity(op, one.body.kind), ""
+            if op.startswith("arg"):
+                kind, start, result = f"tw::Indexed<{kind}>", f"{{{start}, 9223372036854775807LL}}", ".index"
+                value = f"{kind}{{{value}, (long long)(column + i)}}"
+            outer.add(f"{kind} {name} = {start};")
+            loop.add(f"{name} = {combine}{{}}({name}, {value});")
+            ends.append((one, kind, name, combine, result))
+        holes = {"loads": vector.text, "body": loop.text, "stores": "\n".join(vector.stores)}
+        outer.lines.append(filled("sweep", columns=writer.size(columns), keep=self.keep, **holes))
+        for one, kind, name, combine, result in ends:
+            if not self.is_single:
+                outer.add(f"__shared__ {kind} {name}_of_warps[LANES > 32 ? LANES / 32 : 1];")
+                outer.add(f"{name} = tw::team_reduce<LANES>({name}, {combine}{{}}, {name}_of_warps);")
+            self._row_value(one, name + result)
