@@ -189,7 +189,6 @@ __device__ __forceinline__ float gelu_of(float v) {
 }
 
 //# Pieces of kernels, as text: loads and vectors, how two numbers are combined, and how threads put theirs together.
-
 //@ read_once
 extern "C" __device__ void* __nv_associate_access_property(const void*, unsigned long long);
 

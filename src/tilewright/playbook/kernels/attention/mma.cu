@@ -132,7 +132,6 @@ unrolled for (int h = 0; h < HALVES; ++h)
   }
 
 //# Attention of f32 elements at f32's accuracy, on the TF32 tensor cores of any GPU from sm_80 on.
-
 //@ f32_device
 constexpr int THREADS = WARPS * 32, ROWS = WARPS * 16;
 constexpr int D_LENGTH = (D + 31) / 32 * 32, E_LENGTH = (E + 7) / 8 * 8;  // of a row with zeros at its end
@@ -284,7 +283,6 @@ unrolled for (int r = 0; r < 2; ++r) {
 }
 
 //# Attention of few rows of queries over many keys: the keys of a head are shared out among blocks (split-KV).
-
 //@ header
 
 {name} of few rows: what it costs is reading keys and values, once. Blocks share the keys of a head; all rows of queries

@@ -18,7 +18,6 @@ struct Parts {
 };
 
 //# The kernels before the product, as text: the input with channels last and room around it, and packed weights.
-
 //@ mark
 __device__ __forceinline__ void mark(long long row, int* noted) {
   cudaGridDependencySynchronize();  // the launch before notes too
@@ -270,7 +269,6 @@ if (threadIdx.x == 0 && (largest >= 0x7F800000 || losing * 16 > used)) noted[0] 
 constexpr float scale = 1.f;
 
 //# The kernels around the product, as text. Behind it results of inputs that f16 does not hold are made again, in f32.
-
 //@ exact
 constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS, FILTERS = ROWS_OF_KIND / ROWS_OF_FILTER;
 __shared__ bool is_noted[256];

@@ -176,7 +176,6 @@ struct Ahead {
 };
 
 //# From the sums in registers to the result, as text: put in order in shared memory, finished, and stored by lines.
-
 //@ one_address
 // An address of global memory that stays one: an instruction adds to it, where a sum of parts takes four.
 template <typename T> __device__ __forceinline__ T* one_address(T* address) {
@@ -418,7 +417,6 @@ rolled for (int run0 = 0; run0 < runs; run0 += 32) {
 }
 
 //# What a consumer multiplies for a job, as text: the products of rows of taps.
-
 //@ row_products
 unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
@@ -568,7 +566,6 @@ if (here.pairs() == 0) {  // no tap meets such results
 }
 
 //# The kernel that multiplies, as text: a producer, two consumers that take turns, and the store of what they have.
-
 //@ job
 constexpr int ROWS = 64 * MI, POSITIONS = @positions / MI;  // of a tile of the product
 constexpr int ROWS_OF_KIND = ROWS / ROW_KINDS;

@@ -125,7 +125,6 @@ unrolled for (int r = 0; r < 2; ++r) {
 }
 
 //# The warpgroups that load slots of f32 and split the second operand in shared memory, as text.
-
 //@ store_pair
 __device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
@@ -329,7 +328,6 @@ float scale[SHARES];
     }
 
 //# A product of f32 matrices whose operands are split into f16 parts by the kernel that multiplies them, as text.
-
 //@ splitting
 // ---- f32 as two f16 parts
 // A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^12, 2^13): 2^3 times that
@@ -507,7 +505,6 @@ else __syncthreads();
   for (int s = 0; s < SLOTS; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8);
 
 //# A product with a short k as text: both operands become f16 parts in one launch; then storing is the work.
-
 //@ tiles
 // ---- both operands at once: a block takes 128 rows or columns of one of them
 constexpr int SHORT = STEPS * 32;  // k, and zeros after it

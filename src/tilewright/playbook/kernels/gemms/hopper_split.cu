@@ -331,7 +331,6 @@ __global__ void __launch_bounds__(512, 2)
 }
 
 //# Tiles of a product of which f16 parts do not hold enough, made in f32, as text.
-
 //# Of scores whose softmax is multiplied: the greatest of each row; and rows' sums.
 //@ of_scores
 if (thread < ROWS) {
@@ -354,7 +353,6 @@ unrolled for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
 }
 
 //# The walk over the tiles of a triangle, as text.
-
 //@ numbers
 __device__ __forceinline__ void store_number(uint32_t to, int number) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(number) : "memory");

@@ -41,7 +41,6 @@ struct TileCopy {
 };
 
 //# A matrix times a vector: every element of the matrix is used once, so all that matters is how its bytes move.
-
 //@ block_sum
 // The values of all threads of the block added up, in every thread of the first warp.
 __device__ __forceinline__ float block_sum(float value, float* of_warps) {
