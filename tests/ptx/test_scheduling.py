@@ -151,7 +151,7 @@ def test_many_blocks_are_between_their_first_and_last_step() -> None:
 
     def most(*, many: bool) -> int:
         options = LaunchOptions(workers=1, seed=5, many=many)
-        arguments = {"begun": np.zeros(1, np.int32), "most": np.zeros(1, np.int32)}
+        arguments = {name: np.zeros(1, np.int32) for name in ("begun", "most")}
         return int(clean(source, arguments, grid=(600,), block=(64,), options=options)["most"][0])
 
     assert most(many=False) < 64

@@ -347,6 +347,12 @@ class _Slicing:
         compares = is_predicate and one.opcode in ("setp", "vote", "mov")
         return compares and any(name in self._values for name in used_registers(one))
 
+    def _stores_values(self, index: int) -> bool:
+        """Values that are not to be had are no addresses either, though arrays may share their memory."""
+        one = self.function.body[index]
+        stored = [name for operand in one.operands[1:] for name in registers_of(operand)]
+        return one.opcode in ("st", "stmatrix") and bool(stored) and self._values.issuperset(stored)
+
     def _staying(self, branch: int) -> tuple[int, ...]:
         graph = self.graph
         return leaving_branches(graph.successors, graph.meetings, graph.block_of[branch])
@@ -393,6 +399,8 @@ class _Slicing:
                 continue
             self._loaded.add((name, roots))
             for index, access in enumerate(self._access):
+                if self._stores_values(index):
+                    continue
                 if access.writes == name or (access.writes == "" and self._mixed):
                     other = self._roots(self.function.body[index])
                     if roots is None or other is None or roots & other:

@@ -273,7 +273,11 @@ class Referee:
         if case is None or not self._takes(trial.candidate, case):
             return None
         self._say(f"emulating {case}")
-        return self._count(trial, trial.run(case, self._emulator, emulated=True), self._emulator, 1)
+        more = _MORE_INSTRUCTIONS * instruction_budget(self._task, case)
+        outcome = trial.run(case, self._emulator, emulated=True, most_instructions=more)
+        if isinstance(outcome, Wrong) and ran_out(outcome.evidence):
+            return None
+        return self._count(trial, outcome, self._emulator, 1)
 
     def _on_gpu(self, trial: Trial, cases: Sequence[Case], *, watched: bool = False) -> Verdict:
         """Run the remaining cases and the full-size call on the GPU. `watched`: also under a sanitizer, since nothing

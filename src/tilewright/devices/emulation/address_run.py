@@ -7,6 +7,7 @@ was given (values that an earlier launch stores, who wrote an element twice), th
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,6 +54,7 @@ _MANY_THREADS = 1 << 18  # of a launch, to try all blocks at once
 _EVALUATED = 60_000  # instructions of all blocks at once
 _CHECKS = (Check.WARP, Check.COVERAGE)
 _ASSUMED_BUDGET = 12_000_000_000  # thread instructions of each way
+_ASSUMED_SECONDS = 8.0  # after which no further way is begun
 _TOO_LONG = "following them takes too long"
 
 
@@ -85,9 +87,13 @@ def follow_addresses(job: Job, program: Program, contents: dict[str, Bytes]) -> 
         return exact
     less = replace(job, emulation=replace(job.emulation, instruction_budget=_ASSUMED_BUDGET))
     needed: FollowedAddresses | None = None
+    began = time.process_time()
     for loads in (False, True):
         wanted = _Wanted()
-        ways = [_followed(less, program, contents, Assumed(holds, loads), wanted) for holds in (False, True)]
+        ways: list[FollowedAddresses] = []
+        for holds in (False, True):
+            if time.process_time() - began < _ASSUMED_SECONDS:
+                ways.append(_followed(less, program, contents, Assumed(holds, loads), wanted))
         needed = needed or next((one for one in ways if one.needs), None)
         told = next((str(one.findings[0]) for one in ways if one.findings), "")
         if told:
