@@ -1,4 +1,4 @@
-"""Functions that people write kernels for today, in plain PyTorch as one finds them: serving, training, quantisation."""
+"""Functions that people write kernels for today, in plain PyTorch as one finds them in serving and training."""
 
 import math
 
