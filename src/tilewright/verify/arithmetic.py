@@ -256,9 +256,14 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
         mine = torch.zeros_like(places).scatter_(dim, places, groups).gather(dim, results[1])
         count = counts.gather(dim, mine)
         start = (counts.cumsum(dim) - counts).gather(dim, mine)
-        part = torch.rand(count.shape, generator=torch.Generator().manual_seed(1)).to(count.device)
-        part = {"first": torch.zeros_like(part), "last": torch.ones_like(part)}.get(self._ties, part)
-        chosen = start + torch.minimum((part * count).long(), count - 1)
+        shape = [1] * mine.ndim
+        shape[dim] = -1
+        place = torch.arange(mine.shape[dim], device=mine.device).view(shape).expand_as(mine)
+        begins = torch.ones_like(mine, dtype=torch.bool)
+        more = mine.shape[dim] - 1
+        begins.narrow(dim, 1, more).copy_(mine.narrow(dim, 1, more) != mine.narrow(dim, 0, more))
+        rank = (place - torch.where(begins, place, 0).cummax(dim).values).minimum(count - 1)
+        chosen = start + {"first": rank, "last": count - 1 - rank, "any": (rank + count // 2) % count}[self._ties]
         return type(results)((results[0], places.gather(dim, chosen)))
 
     def _remember_order(self, name: str, args: Any, kwargs: dict[str, Any], results: Any) -> None:
