@@ -1,4 +1,4 @@
-"""Functions that people write kernels for today, in plain PyTorch: serving, training, quantisation."""
+"""Functions that people write kernels for today, in plain PyTorch as one finds them in serving and training."""
 
 import math
 
@@ -487,3 +487,147 @@ def mel_features(spectrum, filters):
 def rank_fusion(a, b):
     ra, rb = a.argsort(-1, descending=True).argsort(-1), b.argsort(-1, descending=True).argsort(-1)
     return 1.0 / (60.0 + ra) + 1.0 / (60.0 + rb)
+
+
+# -- and further ones, mostly fusions --
+
+
+def q_norm_rope(q, weight, cos, sin):
+    f = q.float()
+    n = (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).to(q.dtype) * weight
+    c, s = cos[None, :, None, :], sin[None, :, None, :]
+    return n * c + rotate_half(n) * s
+
+
+def poly_norm(x, weight, bias):
+    f = x.float()
+
+    def n(t):
+        return t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    return (weight[0] * n(f**3) + weight[1] * n(f**2) + weight[2] * n(f) + bias).to(x.dtype)
+
+
+def moe_router(logits):
+    v, i = torch.softmax(logits.float(), -1).topk(8, -1)
+    return v / v.sum(-1, keepdim=True), i
+
+
+def quant_int8_groups(x):
+    g = x.float().view(x.shape[0], -1, 128)
+    s = g.abs().amax(-1, keepdim=True) / 127.0
+    return torch.round(g / s.clamp(min=1e-8)).clamp(-127, 127).to(torch.int8).view(x.shape), s[..., 0]
+
+
+def embed_norm(ids, tok, pos, w, b):
+    return F.layer_norm(tok[ids] + pos[: ids.shape[1]], tok.shape[-1:], w, b)
+
+
+def convnext_dw(x, w, b, g, be):
+    return F.layer_norm(F.conv2d(x, w, b, padding=3, groups=x.shape[1]).permute(0, 2, 3, 1), x.shape[1:2], g, be)
+
+
+def bilinear_up(x):
+    return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
+
+
+def sliding_window(q, k, v):
+    n = q.shape[2]
+    i = torch.arange(n, device=q.device)
+    m = (i[None] <= i[:, None]) & (i[None] > i[:, None] - 512)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m)
+
+
+def decode_attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def gqa_causal(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def linear_attention(q, k, v):
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    return q @ (k.transpose(-1, -2) @ v) / (q @ k.sum(-2, keepdim=True).transpose(-1, -2))
+
+
+def chunk_states(b, decay, x):
+    return torch.einsum("bclhn,bclh,bclhp->bchpn", b, decay, x)
+
+
+def dequant_int4(packed, scales):
+    sh = torch.arange(0, 32, 4, device=packed.device)
+    w = ((packed[:, :, None] >> sh) & 15).view(packed.shape[0], -1).float() - 8
+    return (w.view(w.shape[0], -1, 128) * scales[..., None].float()).view(w.shape).to(torch.bfloat16)
+
+
+def w8a16_gemv(x, w, scale):
+    return (x.float() @ w.float().t() * scale).to(torch.bfloat16)
+
+
+def conv_bn_relu(x, w, mean, var, g, b):
+    return F.relu(F.batch_norm(F.conv2d(x, w, padding=1), mean, var, g, b))
+
+
+def jsd(p_logits, q_logits):
+    p = F.softmax(p_logits.float(), -1)
+    q = F.softmax(q_logits.float(), -1)
+    m = 0.5 * (p + q)
+    return 0.5 * (p * (p.log() - m.log()) + q * (q.log() - m.log())).sum(-1).mean()
+
+
+def softcap_softmax(x):
+    return torch.softmax(30.0 * torch.tanh(x / 30.0), -1)
+
+
+def gather_rows(x, index):
+    return x[index]
+
+
+def info_nce(a, b):
+    logits = F.normalize(a.float(), dim=-1) @ F.normalize(b.float(), dim=-1).t() / 0.07
+    return F.cross_entropy(logits, torch.arange(a.shape[0], device=a.device))
+
+
+def fused_add_rms_norm(x, residual, weight):
+    h = x + residual
+    f = h.float()
+    return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight, h
+
+
+def swiglu_packed(x):
+    a, b = x.chunk(2, -1)
+    return F.silu(a) * b
+
+
+def lora(x, w, a, b):
+    return F.linear(x, w) + 2.0 * F.linear(F.linear(x, a), b)
+
+
+def image_normalise(x):
+    return (
+        (
+            (x.float() / 255.0 - torch.tensor([0.485, 0.456, 0.406], device=x.device))
+            / torch.tensor([0.229, 0.224, 0.225], device=x.device)
+        )
+        .permute(0, 3, 1, 2)
+        .half()
+    )
+
+
+def scatter_mean(x, index):
+    return torch.zeros(20000, x.shape[1], device=x.device, dtype=x.dtype).index_add(0, index, x)
+
+
+def quant_fp8_rows(x):
+    f = x.float()
+    s = f.abs().amax(-1, keepdim=True) / 448.0
+    return (f / s.clamp(min=1e-12)).to(torch.float8_e4m3fn), s
+
+
+def top_p_mask(logits):
+    s, i = torch.sort(logits, descending=True, dim=-1)
+    c = torch.softmax(s, -1).cumsum(-1)
+    return torch.full_like(logits, float("-inf")).scatter(
+        -1, i, s.masked_fill(c - torch.softmax(s, -1) > 0.9, float("-inf"))
+    )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.playbook.agreement import check, load_structure
 from tests.playbook.functions import Function, task_of
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure
 
+import tilewright
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import answer, any_graph
+from tilewright.records import Layout, Task, TensorInput
 from tilewright.tasks import task_op_line
 
 _X, _Y = "x: f32[rows, cols]", "f32[rows, cols]"
@@ -60,6 +64,7 @@ _TWICE = "f32[batch, heads, h = height * 2, w = width * 2]"
 _STATE = "x: f32[batch, rows]; s: f32[batch, rows, depth]; w: f32[rows, depth]; b: f32[rows]"
 _CHANNELS = "x: f32[batch, depth, height, width]; d: f32[depth, one, three, three]"
 _WEIGHTS = f"{_CHANNELS}; u: f32[words, depth]; v: f32[depth, words]"
+_FILTERED = "x: f32[batch, depth, height, width]; d: f32[words, depth, three, three]"
 _PROJECTED = "x: f32[batch, rows, cols]; u: f32[wide, cols]; v: f32[wide, cols]"
 
 QUICK = (
@@ -200,6 +205,132 @@ def test_numbers_follow_sizes_and_arguments(function: Function, tmp_path: Path) 
     task = task_of(function, {"m": 9, "n": 7, "k": 8, "rows": 6, "cols": 8})
     found = answer(task, lambda request: trace(function.callable, request))
     check(load_structure(found.draft, task, tmp_path), function, task, task.sizes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x * max(x.shape[1] // 2, 1) ** -0.5",
+        "return x * (x.shape[0] + x.shape[1]) ** -0.5",
+        "return x * 2 / math.sqrt(x.shape[0] * x.shape[1] - 1)",
+    ],
+)
+def test_roots_of_sizes_are_followed(body: str, tmp_path: Path) -> None:
+    case = Placed("rooted", body, _X, _Y, _AT)
+    (step,) = any_graph(case.task, case.ask).every
+    check_structure(case, step, tmp_path)
+
+
+def test_one_dimension_may_be_longer_than_another(tmp_path: Path) -> None:
+    """A test that holds at every traced size, since those of one dimension all were the smaller ones, is kept."""
+    body = "return torch.cat([x, w], 1)[:, : x.shape[0]]"
+    case = Placed("cut", body, f"{_X}; w: f32[rows, wide]", "f32[rows, rows]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    op = load_structure(step, case.task, tmp_path)
+    for rows, cols, wide in ((9, 5, 7), (5, 9, 1), (3, 1, 2)):
+        x, w = torch.randn(rows, cols), torch.randn(rows, wide)
+        assert torch.equal(op(x, w), torch.cat([x, w], 1)[:, :rows])
+
+
+def test_what_is_another_number_at_size_1_is_not_written_for_it(tmp_path: Path) -> None:
+    case = Placed("spaced", "return x / max(x.shape[1] - 1, 1)", _X, _Y, ({"rows": 3, "cols": 2},))
+    (step,) = any_graph(case.task, case.ask).every
+    check_structure(case, step, tmp_path)
+    assert "x.shape[1] >= 2" in (tmp_path / "spaced.cu").read_text()
+
+
+def test_a_filter_may_be_of_any_size(tmp_path: Path) -> None:
+    case = Placed(
+        "filtered",
+        "return F.conv2d(x, d, padding=1)",
+        _FILTERED,
+        "f32[batch, words, h = height - three + 3, w = width - three + 3]",
+        (),
+    )
+    (step,) = any_graph(case.task, case.ask).every
+    op = load_structure(step, case.task, tmp_path)
+    for size in (1, 2, 5):
+        x, d = torch.randn(2, 3, 6, 7), torch.randn(4, 3, size, size)
+        assert torch.allclose(op(x, d), torch.nn.functional.conv2d(x, d, padding=1), atol=1e-5)
+
+
+# -- strides --
+
+_IN_MEMORY = {
+    "turned": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "packed": lambda x: torch.cat((x, x, x), -1)[..., x.shape[-1] : 2 * x.shape[-1]],
+    "expanded": lambda x: x[:1].expand_as(x),
+}
+_STRIDED = (
+    ("return F.gelu(x) * w, x.sum(-1)", _X + "; w: f32[cols]", f"{_Y}; f32[rows]"),
+    ("return x @ w.t()", f"{_X}; w: f32[wide, cols]", "f32[rows, wide]"),
+    ("return F.scaled_dot_product_attention(x, w, w, is_causal=True)", f"{_X}; w: f32[rows, cols]", _Y),
+)
+_CHANGED = (
+    "x.mul_(2).add_(w)",
+    "x.sub_(x.mean(-1, keepdim=True))",
+    "x.copy_(x.cumsum(1) + w)",
+    "x.copy_(x @ torch.tril(torch.ones(x.shape[1], x.shape[1])) + w)",
+    "x.copy_(x.flip(0) + w)",
+    "x.index_copy_(0, torch.arange(2), w.expand(2, -1))",
+)
+
+
+def _laid_out(case: Placed, how: str, in_place: tuple[str, ...] = ()) -> Task:
+    """The task with all matrices in memory like this."""
+
+    def one(given: TensorInput) -> TensorInput:
+        matrix = len(given.dimensions) == 2
+        order = (1, 0) if how == "turned" and matrix else ()
+        layout = Layout.PADDED if how != "turned" and matrix else Layout.DENSE
+        return replace(given, memory_order=order, layout=layout, in_place=given.name in in_place)
+
+    return replace(case.task, inputs=tuple(one(given) for given in case.task.tensors))
+
+
+@pytest.mark.parametrize("how", _IN_MEMORY)
+@pytest.mark.parametrize("function", _STRIDED, ids=["rows", "product", "attention"])
+def test_tensors_may_have_any_strides(function: tuple[str, str, str], how: str, tmp_path: Path) -> None:
+    case = Placed("laid", *function, ())
+    task = _laid_out(case, how)
+    op = load_structure(answer(task, case.ask).draft, task, tmp_path)
+    w = torch.randn([{"wide": 4, "cols": 13, "rows": 11}[name] for name in task.tensors[1].dimensions])
+    given = _IN_MEMORY[how](torch.randn(11, 13)), _IN_MEMORY[how](w) if w.ndim > 1 else w
+    got, want = op(*given), case.function.callable(*given)
+    for one, other in zip(*((each if isinstance(each, tuple) else (each,)) for each in (got, want)), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["turned", "packed"])
+@pytest.mark.parametrize("body", _CHANGED)
+def test_so_may_arguments_that_are_changed(body: str, how: str, tmp_path: Path) -> None:
+    case = Placed("changed", body, f"{_X}; w: f32[cols]", "f32[rows]", ())
+    task = replace(_laid_out(case, how, ("x",)), outputs=())
+    op = load_structure(answer(task, case.ask).draft, task, tmp_path)
+    x, w = _IN_MEMORY[how](torch.randn(11, 13)), torch.randn(13)
+    want = x.clone()
+    case.function.callable(want, w)
+    op(x, w)
+    assert torch.allclose(x, want, atol=1e-5)
+
+
+def test_what_is_written_at_some_places_leaves_the_rest_alone() -> None:
+    """A cache is not copied for a few rows of it."""
+    case = Placed("appended", "x.index_copy_(0, i, w)", f"{_X}; w: f32[words, cols]; i: i64[words]", "f32[rows]", ())
+    task = replace(_laid_out(case, "dense", ("x",)), outputs=())
+    text = any_graph(task, case.ask).draft.write(task_op_line(task))
+    assert text.count("//! launch") == 1
+    assert "scratch" not in text
+
+
+@pytest.mark.slow
+def test_a_kernel_is_made_for_a_slice_of_a_packed_projection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    part = torch.randn(16, 9, 72)[..., 24:48].transpose(0, 1)
+    source = tmp_path / "gated.py"
+    source.write_text("import torch.nn.functional as F\n\n\ndef gated(q):\n    return F.silu(q) * 2\n")
+    made = tilewright.make(f"{source}:gated", q=part, author="playbook", gpu="H200")
+    assert torch.allclose(made(part), torch.nn.functional.silu(part) * 2, atol=1e-5)
 
 
 _ROOT = Path(__file__).parents[2]

@@ -290,7 +290,7 @@ def probes_of(task: Task, spread: Spread = Spread.SMALL) -> ProbeSet:
 def _probed(one: Dimension, prime: int, spread: Spread) -> int:
     """A small size that the dimension takes; one that begins with a wide window holds several of them."""
     if spread is Spread.ALIKE:
-        return one.permitted(one.size * _ALIKE + one.multiple_of * (prime // 6))
+        return one.permitted(one.size * _ALIKE + one.multiple_of * (prime // 12 * 2 + prime % 2))
     size = one.multiple_of * (prime * 8 + prime % 2 if spread is Spread.LARGE or one.at_least > 8 else prime)
     return size if one.takes(size) else one.permitted(one.at_least + size)
 

@@ -269,8 +269,10 @@ class Arithmetic(Casts):  # type: ignore[no-untyped-call]
 
     def order_of(self, places: torch.Tensor) -> Order | None:
         """What was sorted, where these are the resulting indices."""
-        _, order = self._orders.get(places.data_ptr(), (None, None))
-        if order is None or order.values.ndim - places.ndim not in (0, 1 if order.first else 0):
+        known, order = self._orders.get(places.data_ptr(), (None, None))
+        if known is None or order is None or not _lie_alike(known.squeeze(), places.squeeze()):
+            return None  # nothing, or a view of the indices, whose dimensions are others
+        if order.values.ndim - places.ndim not in (0, 1 if order.first else 0):
             return None
         return order
 
@@ -436,6 +438,10 @@ def _sorted_dim(name: str, args: Any, kwargs: dict[str, Any]) -> int:
     place = 2 if name == "topk" else 1
     dim: int = kwargs.get("dim", args[place] if len(args) > place and not isinstance(args[place], bool) else -1)
     return dim
+
+
+def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.stride() == b.stride()
 
 
 def _terms(name: str, args: Any) -> int:

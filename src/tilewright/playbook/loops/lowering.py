@@ -7,6 +7,7 @@ node with a buffer of its own, whether or not that buffer will ever exist: the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -172,6 +173,9 @@ class Lowering:
         owns = at_own.shape if at_own else (None,) * len(first.shape)
         sizes = zip(zip(*shapes, strict=True), owns, strict=True)
         shape = self.sizes.shape(tuple(self.sizes.traced(values, target, value) for values, value in sizes))
+        least = self._least.nodes[index].results[place] if self._least else None
+        if least is not None and any(one.at_least != its for one, its in zip(shape, least.shape, strict=True)):
+            raise OtherAtTheLeast(f"a size of {target} is another at the least sizes")
         if first.dtype not in _DTYPES:
             raise NotSupported(f"the playbook does not compute in {first.dtype}, which {target} makes")
         return Result(shape, _DTYPES[first.dtype])
@@ -229,9 +233,21 @@ class Lowering:
         above, below = (self.exprs.convert(self.exprs.size(one), "float") for one in ratio)
         return self.exprs.expr("div", (above, below))
 
+    def _explained(self, whole: tuple[int, ...]) -> Size | None:
+        with suppress(NotSupported):
+            return self.sizes.traced(whole, "a root")
+        return None
+
     def _root(self, numbers: tuple[float, ...]) -> Expr | None:
         """The square root of one, or what it is below zero."""
-        if (square := self._ratio(tuple(one * one for one in numbers))) is None:
+        squares = tuple(one * one for one in numbers)
+        for inverse in (False, True):
+            whole = tuple(round(1 / one if inverse and one else one) for one in squares)
+            if all(
+                abs(one - (1 / n if inverse and n else n)) <= 1e-9 * one for one, n in zip(squares, whole, strict=True)
+            ):
+                self.sizes.known(whole) or self._explained(whole)
+        if (square := self._ratio(squares)) is None:
             return None
         root = self.exprs.expr("sqrt", (square,))
         return self.exprs.expr("neg", (root,)) if numbers[0] < 0 else root

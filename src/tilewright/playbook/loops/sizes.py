@@ -9,6 +9,7 @@ way, holds everywhere. With one call every size is a literal, and the kernel is 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -174,6 +175,11 @@ class SizeTable:
                 return one + other
             if (other := self.known(tuple(its - own for own, its in pairs))) is not None:
                 return one - other
+        for one, divisor in itertools.product(varying, range(2, 9)):
+            if all(own == -(-its // divisor) for own, its in zip(values, one.values, strict=False)):
+                return one.ceil_div(divisor)
+            if all(own == its // divisor for own, its in zip(values, one.values, strict=False)):
+                return (one - one.remainder(divisor)).over(divisor)
         return None
 
     def ratio(self, values: tuple[float, ...]) -> tuple[Size, Size] | None:
