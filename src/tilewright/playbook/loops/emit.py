@@ -78,6 +78,10 @@ _OWN = frozenset(  # functions of `elements.cuh` by their own names
 )
 
 
+QUICK = frozenset(["exp", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"])  # with forms for results of 16 bits
+_COMPARED = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+
+
 class Scope:
     """Lines of a block of code and the names of the values they define; values of outer scopes are seen too."""
 
@@ -130,14 +134,16 @@ class ElementScope(Scope):
 class Writer:
     """The expressions of one kernel, of buffers that lie in memory by the names of `memory`."""
 
-    def __init__(self, program: Program, memory: dict[str, str]) -> None:
-        self.program, self.memory = program, memory
+    def __init__(self, program: Program, memory: dict[str, str], is_quick: bool = False) -> None:
+        self.program, self.memory, self.is_quick = program, memory, is_quick
         self.used: dict[str, tuple[DType, bool]] = {}  # memory the kernel is given, and whether it writes there
         self.sizes: dict[Size, None] = {}  # sizes that it is given
         self.numbers: dict[tuple[str, str], str] = {}  # numbers of the plan that it is given, and their kind
         self.tables: dict[Expr, str] = {}  # constants of the graph with several elements
         self.of_row: dict[str, str] = {}  # buffers whose value for this row is in a variable
         self.kept: dict[Expr, str] = {}  # loads of which a thread holds all vectors of its row, and where
+        self.held: dict[Expr, str] = {}  # values that several sweeps need, and where a thread holds them
+        self.filled: dict[Expr, None] = {}  # of them those that an earlier sweep has made
         self.made = 0
 
     def name(self, word: str = "v") -> str:
@@ -160,8 +166,13 @@ class Writer:
         if one.op == "table":
             scope.names[one] = text
             return text
+        held = f"{self.held[one]}[item][i]" if one in self.held else ""
+        if one in self.filled:
+            text = f"HELD > 0 ? {held} : {text}"
         scope.names[one] = name = self.name()
         scope.add(f"const {KIND[one.kind]} {name} = {text};")
+        if held and one not in self.filled:
+            scope.add(f"if (HELD > 0) {held} = {name};")
         return name
 
     def _text(self, one: Expr, scope: Scope) -> str:
@@ -176,7 +187,13 @@ class Writer:
         if one.op == "table":
             table = self.tables.setdefault(one, f"table{len(self.tables)}")
             return f"{table}[{self.value(one.args[0], scope)}]"
+        if one.op in _COMPARED and all(arg.op == "position" for arg in one.args):
+            return f" {_INFIX[one.op]} ".join(self.index(arg.index, scope) for arg in one.args)
         args = [self.value(arg, scope) for arg in one.args]
+        if one.op == "div" and one.kind == "float" and isinstance(scope, ElementScope) and not scope.keeps(one.args[1]):
+            return f"tw::quotient({args[0]}, {args[1]})"
+        if self.is_quick and one.op in QUICK and one.kind == "float":
+            return f"tw::quick_{one.op}({', '.join(args)})"
         if one.op in _INFIX:
             return f"{args[0]} {_INFIX[one.op]} {args[1]}"
         if one.op in _TEXTS:

@@ -27,7 +27,7 @@ def after(file: KernelFile, group: Group, anchor: Node, results: list[str], writ
                 if file.is_stored(group, buffer):
                     writer.store(buffer, one.target, text, scope)
         else:
-            file.row_value(group, one, writer.value(one.body, scope), writer, scope, guard="")
+            file.place_value(group, one, writer, scope)
 
 
 def counted(file: KernelFile, loops: list[Atom], name: str) -> tuple[dict[Atom, Index], Size]:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 _LEAST_THREADS, _MOST_LANES = 128, 1024
 _HELD_BYTES = 128  # of a row in the registers of a thread
+_VALUE_BYTES = 192  # likewise, where values that were made of it replace what was read
 _MOST_HELD = 32  # vectors, each of which is unrolled
+_LEAST_WORK = 10  # instructions that make it worth while to hold a value
+_WORK = {"exp": 10, "tanh": 20, "log": 12, "log1p": 20, "erf": 25, "gelu": 30, "gelu_tanh": 15, "silu": 15}
+_WORK |= {"sigmoid": 15, "pow": 60, "softplus": 30, "mish": 40, "sin": 30, "cos": 30, "sqrt": 8, "rsqrt": 6, "div": 8}
 
 
 def write_rows(file: KernelFile, group: Group, name: str) -> None:
@@ -38,21 +42,22 @@ class _Rows:
         file, writer, outer = self.file, self.writer, self.outer
         file.index_sizes[self.group.rows] = None
         held = self._hold()
-        self._name_constants(bool(held))
+        values = self._hold_values() if held else []
+        self._name_constants(bool(held), bool(values))
         for level in range(max(self.levels.values()) + 1):
             here = [one for one in self.group.members if self.levels[one] == level]
             for one in here:
                 if one.columns is None:
-                    self._row_value(one, writer.value(one.body, outer))
+                    self._row_value(one)
             for columns in self.sizes:
                 members = [one for one in here if one.columns is columns]
                 if members:
                     self._sweep(members, columns)
-        self._set_constants(held)
+        self._set_constants(held, values)
         grid = f"ceil_div({file.plan.size(self.group.rows)}, {self.threads} / {self.lanes})"
         file.launch(
             "rows", self.name, self.group, writer, grid, self.threads, rows=self.group.rows, lanes=self.lanes,
-            threads=self.threads, width=self.width, keep=self.keep, body=outer.text,
+            threads=self.threads, width=self.width, keep=self.keep, held=self.held, body=outer.text,
         )  # fmt: skip
 
     # -- decisions --
@@ -110,13 +115,37 @@ class _Rows:
         self.outer.lines.append(filled("held", columns=columns, loads="\n".join(lines)))
         return again
 
-    def _name_constants(self, holds: bool) -> None:
+    def _hold_values(self) -> list[Expr]:
+        """Values that several sweeps make of what is held, where they take long: made once, in f32."""
+        sweeps: dict[Expr, dict[int, None]] = {}
+        order: dict[Expr, None] = {}
+        for one in self.moving:
+            if one.columns is self.held_columns:
+                for value in _below(one.body, order):
+                    sweeps.setdefault(value, {})[self.levels[one]] = None
+        work: dict[Expr, int] = {}
+        found: list[Expr] = []
+        for value in order:  # operands first
+            work[value] = _WORK.get(value.op, 1) + sum(work[arg] for arg in value.args if arg in work)
+            if value.op == "load" or self.vectors.is_same(value):
+                work[value] = 0
+            elif len(sweeps[value]) > 1 and value.kind == "float" and work[value] >= _LEAST_WORK:
+                found = [one for one in found if sweeps[one] != sweeps[value] or one not in _below(value, {})]
+                found.append(value)
+                work[value] = 0 if value.op in _WORK else work[value]
+        for value in found:
+            name = self.writer.held[value] = self.writer.name("held")
+            self.outer.add(f"float {name}[HELD > 0 ? HELD : 1][WIDTH];")
+        return found
+
+    def _name_constants(self, holds: bool, holds_values: bool) -> None:
         plan, word = self.file.plan, self.name.upper()
         self.lanes = "1" if self.is_single else plan.name(f"LANES_{word}")
         self.threads = str(_LEAST_THREADS) if self.is_single else plan.name(f"THREADS_{word}")
         self.keep = plan.name(f"KEEP_{word}") if holds else "0"
+        self.held = plan.name(f"HELD_{word}") if holds_values else "0"
 
-    def _set_constants(self, held: list[Expr]) -> None:
+    def _set_constants(self, held: list[Expr], values: list[Expr]) -> None:
         """By the length of a row, when it is known what vectors ask of sizes."""
         plan = self.file.plan
         self.width = self.file.width(self.name, self.vectors, *self.sizes)
@@ -132,12 +161,15 @@ class _Rows:
             plan.tail.append(f"let     {items} = ceil_div({plan.size(self.held_columns)}, {self.width} * {self.lanes})")
             fits = f"{items} * {self.width} * {each} <= {_HELD_BYTES} and {items} <= {_MOST_HELD}"
             plan.tail.append(f"const   {self.keep} = {items} if {fits} else 0")
+        if values:
+            fits = f"{items} * {self.width} * {each + 4} <= {_VALUE_BYTES}"
+            plan.tail.append(f"const   {self.held} = {self.keep} if {fits} else 0")
 
     # -- text --
 
-    def _row_value(self, one: Member, value: str) -> None:
+    def _row_value(self, one: Member, value: str = "") -> None:
         """What there is one of for a row: all its lanes know it, the first stores it where somebody else needs it."""
-        self.file.row_value(self.group, one, value, self.writer, self.outer, "is_live && lane == 0")
+        self.file.place_value(self.group, one, self.writer, self.outer, "is_live && lane == 0", value)
 
     def _sweep(self, members: list[Member], columns: Size) -> None:
         """Once along the columns: what is stored there, and what is reduced."""
@@ -145,10 +177,10 @@ class _Rows:
         vector = VectorScope(2, outer)
         loop, ends = ElementScope(vector, self.vectors), []
         for one in members:
-            value, op, kind = writer.value(one.body, loop), one.node.op, KIND[one.body.kind]
             if one.node.kind != "reduction":
-                writer.store(one.node.buffer, one.target, value, loop)
+                self.file.place_value(self.group, one, writer, loop)
                 continue
+            value, op, kind = writer.value(one.body, loop), one.node.op, KIND[one.body.kind]
             name, combine, start, result = writer.name("r"), COMBINE[op], identity(op, one.body.kind), ""
             if op.startswith("arg"):
                 kind, start, result = f"tw::Indexed<{kind}>", f"{{{start}, 9223372036854775807LL}}", ".index"
@@ -158,8 +190,23 @@ class _Rows:
             ends.append((one, kind, name, combine, result))
         holes = {"loads": vector.text, "body": loop.text, "stores": "\n".join(vector.stores)}
         outer.lines.append(filled("sweep", columns=writer.size(columns), keep=self.keep, **holes))
+        writer.filled |= dict.fromkeys(one for one in writer.held if one in loop.names)
         for one, kind, name, combine, result in ends:
             if not self.is_single:
                 outer.add(f"__shared__ {kind} {name}_of_warps[LANES > 32 ? LANES / 32 : 1];")
                 outer.add(f"{name} = tw::team_reduce<LANES>({name}, {combine}{{}}, {name}_of_warps);")
             self._row_value(one, name + result)
+
+
+def _below(value: Expr, order: dict[Expr, None]) -> dict[Expr, None]:
+    """A value and all that it is made of, which is also put into the order, operands first."""
+    found: dict[Expr, None] = {}
+
+    def visit(one: Expr) -> None:
+        if one not in found:
+            for arg in one.args:
+                visit(arg)
+            found[one] = order[one] = None
+
+    visit(value)
+    return found
