@@ -18,13 +18,13 @@ from tilewright.playbook.loops.pointwise_kernel import write_pointwise
 from tilewright.playbook.loops.product_kernel import write_product
 from tilewright.playbook.loops.row_kernel import write_rows
 from tilewright.playbook.loops.sizes import Size
-from tilewright.playbook.loops.templates import THREADS, elements, filled
+from tilewright.playbook.loops.templates import THREADS, filled, headers
 from tilewright.playbook.loops.vectors import Vectors
 from tilewright.playbook.places.program import out_lines, shape_needs
 from tilewright.records import Layout, TensorInput
 
 _INDEX_LIMIT = 2000000000
-_CONSTANTS = ("WIDE", "THREADS", "VECTORS", "AT_ONCE", "WIDTH", "LANES", "KEEP", "HELD")
+_CONSTANTS = ("WIDE", "THREADS", "VECTORS", "AT_ONCE", "WIDTH", "LANES", "KEEP", "HELD", "TILE_M", "TILE_N")
 
 
 def _write_rows(file: KernelFile, group: Group, name: str) -> None:
@@ -77,10 +77,12 @@ class KernelFile:
         self.unaligned = frozenset(
             name for name, memory in memory.names.items() if any(one.name == memory for one in _odd_tensors(traced))
         )
+        self.needs: dict[str, None] = {}
         self._tunes: dict[str, str] = {}
         self._head()
         for number, group in enumerate(groups):
             _WRITERS[group.kind](self, group, f"k{number}")
+        self.plan.head += [f"need    {one}" for one in self.needs]
         self.plan.head += [f"tune    {one}" for one in self._tunes.values()]
 
     def _head(self) -> None:
@@ -118,7 +120,7 @@ class KernelFile:
             f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
         ]
         comment += [f"// {one}" for one in notes]
-        includes = ["reduce.cuh", "vector_access.cuh", "elements.cuh"]
+        includes = ["reduce.cuh", "vector_access.cuh", "tile_scheduler.cuh", "product_tiles.cuh", "elements.cuh"]
         body = "\n\n".join(self.code)
         includes += ["float8.cuh"] if "__nv_fp8" in body else []
         code = "\n".join(f"#include <tilewright/{one}>" for one in includes)
@@ -132,21 +134,24 @@ class KernelFile:
         plan = "\n".join(lines)
         words = {"fp16": ("__half", "float2half"), "bf16": ("bfloat16",), "fp8": ("__nv_fp8",)}
         heads = "".join(f"#include <cuda_{key}.h>\n" for key, found in words.items() if any(w in code for w in found))
-        flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", (elements(),))
+        flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", headers())
         head, _, rest = flat.partition("\n\n")
         return f"{head}\n\n{plan}\n\n{rest}"
 
     @property
     def vectors_of_lane(self) -> str:
         """The constant that says how many vectors of a row a lane is to take."""
-        self._tunes["VECTORS"] = "VECTORS = 2 | 4 | 1  # of a row, for each lane that shares it"
-        return "VECTORS"
+        return self.tune("VECTORS", "2 | 4 | 1", "of a row, for each lane that shares it")
 
     @property
     def vectors_at_once(self) -> str:
         """The constant that says how many vectors of a pointwise launch a thread makes."""
-        self._tunes["AT_ONCE"] = "AT_ONCE = 2 | 4 | 1  # vectors of a thread in pointwise launches"
-        return "AT_ONCE"
+        return self.tune("AT_ONCE", "2 | 4 | 1", "vectors of a thread in pointwise launches")
+
+    def tune(self, name: str, choices: str, meaning: str) -> str:
+        """A constant that is tuned, the same in all launches."""
+        self._tunes.setdefault(name, f"{name} = {choices}  # {meaning}")
+        return name
 
     def width(self, name: str, vectors: Vectors, *columns: Size, needs_whole: bool = True) -> str:
         """The elements of a vector: as many as were wanted, or one where a call's sizes do not fit."""

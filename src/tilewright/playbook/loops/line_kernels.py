@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.emit import COMBINE, KIND, Scope, Writer, identity
-from tilewright.playbook.loops.grouping import Group, levels_of
+from tilewright.playbook.loops.grouping import Group, Member, levels_of
 from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Node, rewrite
 from tilewright.playbook.loops.sizes import Size
@@ -17,17 +17,26 @@ if TYPE_CHECKING:
 _MOST_SHARED = 4096  # elements of a line that is sorted in shared memory
 
 
-def after(file: KernelFile, group: Group, anchor: Node, results: list[str], writer: Writer, scope: Scope) -> None:
-    """What is done with each result of a product or a scan before it is stored."""
+def after(
+    file: KernelFile,
+    group: Group,
+    anchor: Node,
+    results: list[str],
+    writer: Writer,
+    scope: Scope,
+    seen: dict[Node, Member] | None = None,
+) -> None:
+    """What is done with each result of a product or a scan before it is stored; `seen`: members by other indices."""
     levels = levels_of(group)
     for one in sorted(group.members, key=lambda one: (one.node is not anchor, levels[one])):
+        member = seen[one.node] if seen else one
         if one.node is anchor:
             for buffer, text in zip(anchor.writes, results, strict=True):
                 writer.of_row[buffer.name] = text
                 if file.is_stored(group, buffer):
-                    writer.store(buffer, one.target, text, scope)
+                    writer.store(buffer, member.target, text, scope)
         else:
-            file.place_value(group, one, writer, scope)
+            file.place_value(group, member, writer, scope)
 
 
 def counted(file: KernelFile, loops: list[Atom], name: str) -> tuple[dict[Atom, Index], Size]:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from tilewright.playbook.loops.codegen import KernelFile
 
 _LEAST_THREADS, _MOST_LANES = 128, 1024
+_ACROSS, _LANES_ACROSS, _COLUMNS_ACROSS = 32, 32, 16  # rows side by side, their most lanes, and columns for a lane
 _HELD_BYTES = 128  # of a row in the registers of a thread
 _VALUE_BYTES = 192  # likewise, where values that were made of it replace what was read
+_SHORTEST = 4  # columns of a row that no lanes share
 _MOST_HELD = 32  # vectors, each of which is unrolled
 _LEAST_WORK = 10  # instructions that make it worth while to hold a value
 _WORK = {"exp": 10, "tanh": 20, "log": 12, "log1p": 20, "erf": 25, "gelu": 30, "gelu_tanh": 15, "silu": 15}
@@ -34,7 +36,8 @@ class _Rows:
         self.levels = levels_of(group)
         self.moving = [one for one in group.members if one.columns is not None]
         self.sizes = list(dict.fromkeys(one.columns for one in self.moving if one.columns is not None))
-        self.is_single = self._is_single()
+        self.is_single = max((one.own for one in self.sizes), default=1) <= _SHORTEST  # a thread alone takes a row
+        self.is_across = not self.is_single and self._is_across()
         self.vectors = self._best_vectors()
         self.writer, self.outer = file.writer(), Scope(1)
 
@@ -55,15 +58,14 @@ class _Rows:
                     self._sweep(members, columns)
         self._set_constants(held, values)
         grid = f"ceil_div({file.plan.size(self.group.rows)}, {self.threads} / {self.lanes})"
-        file.launch(
-            "rows", self.name, self.group, writer, grid, self.threads, rows=self.group.rows, lanes=self.lanes,
-            threads=self.threads, width=self.width, keep=self.keep, held=self.held, body=outer.text,
-        )  # fmt: skip
+        holes = {"lanes": self.lanes, "threads": self.threads, "across": _ACROSS if self.is_across else 1}
+        holes |= {"width": self.width, "keep": self.keep, "held": self.held, "rows": self.group.rows}
+        file.launch("rows", self.name, self.group, writer, grid, self.threads, body=outer.text, **holes)
 
     # -- decisions --
 
-    def _is_single(self) -> bool:
-        """Whether a thread alone takes a row: rows are short, or neighbours in memory are neighbouring rows."""
+    def _is_across(self) -> bool:
+        """Whether neighbours in memory are neighbouring rows rather than columns."""
         along = across = 0
         for one in self.moving:
             for load in one.loads if one.columns is not None and one.columns.own > 1 else ():
@@ -72,12 +74,12 @@ class _Rows:
                 start, next_column, next_row = (flat.evaluated(at) for at in ({}, {"column": 1}, {"row": 1}))
                 along += (next_column - start == 1) * buffer.bytes
                 across += (next_row - start == 1) * buffer.bytes
-        return max((one.own for one in self.sizes), default=1) <= 4 or across > along
+        return across > along
 
     def _best_vectors(self) -> Vectors:
         """The width of vectors that costs least; among equals the widest."""
         found: list[tuple[float, Vectors]] = []
-        for width in (1,) if self.is_single else widths(self.program, self.moving):
+        for width in (1,) if self.is_single or self.is_across else widths(self.program, self.moving):
             vectors = Vectors(self.program, width, self.file.unaligned)
             cost, _ = access_cost(self.program, self.moving, vectors, self.group.written)
             if all(one.own % width == 0 for one in self.sizes):
@@ -149,7 +151,13 @@ class _Rows:
         """By the length of a row, when it is known what vectors ask of sizes."""
         plan = self.file.plan
         self.width = self.file.width(self.name, self.vectors, *self.sizes)
-        if not self.is_single:
+        if self.is_across:
+            columns = [plan.size(one) for one in self.sizes]
+            longest = columns[0] if len(columns) == 1 else f"max({', '.join(columns)})"
+            most = 8 if any(one.node.op.startswith("arg") for one in self.moving) else _LANES_ACROSS
+            wanted = f"min(next_pow2(max(ceil_div({longest}, {_COLUMNS_ACROSS}), 4)), {most})"
+            plan.tail.append(f"const   {self.lanes} = {wanted}, {self.threads} = {_ACROSS} * {self.lanes}")
+        elif not self.is_single:
             columns = [plan.size(one) for one in self.sizes]
             longest = columns[0] if len(columns) == 1 else f"max({', '.join(columns)})"
             wanted = f"next_pow2(max(ceil_div({longest}, {self.width} * {self.file.vectors_of_lane}), 1))"
@@ -174,7 +182,7 @@ class _Rows:
     def _sweep(self, members: list[Member], columns: Size) -> None:
         """Once along the columns: what is stored there, and what is reduced."""
         writer, outer = self.writer, self.outer
-        vector = VectorScope(2, outer)
+        vector = VectorScope(3, outer)
         loop, ends = ElementScope(vector, self.vectors), []
         for one in members:
             if one.node.kind != "reduction":
@@ -189,10 +197,14 @@ class _Rows:
             loop.add(f"{name} = {combine}{{}}({name}, {value});")
             ends.append((one, kind, name, combine, result))
         holes = {"loads": vector.text, "body": loop.text, "stores": "\n".join(vector.stores)}
-        outer.lines.append(filled("sweep", columns=writer.size(columns), keep=self.keep, **holes))
+        outer.lines.append(filled("sweep", columns=writer.size(columns), **holes))
         writer.filled |= dict.fromkeys(one for one in writer.held if one in loop.names)
         for one, kind, name, combine, result in ends:
-            if not self.is_single:
+            if self.is_across:
+                outer.add(f"__shared__ {kind} {name}_of_lanes[{self.threads}];")
+                reduced = f"tw::column_reduce<ACROSS, LANES>({name}, {combine}{{}}, {name}_of_lanes)"
+                outer.add(f"{name} = {reduced};")
+            elif not self.is_single:
                 outer.add(f"__shared__ {kind} {name}_of_warps[LANES > 32 ? LANES / 32 : 1];")
                 outer.add(f"{name} = tw::team_reduce<LANES>({name}, {combine}{{}}, {name}_of_warps);")
             self._row_value(one, name + result)

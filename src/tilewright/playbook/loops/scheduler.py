@@ -6,7 +6,8 @@ rows and lets results be written where they go; `grouping` then joins nodes that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 from tilewright.playbook.loops.index import Atom
 from tilewright.playbook.loops.ir import Expr, Node, Program, rewrite, size_of
@@ -16,8 +17,10 @@ OPERATIONS_PER_BYTE = 12.0  # what a GPU can compute while it moves a byte
 CACHED = 0.05  # a byte read again from a cache, against one from memory
 LAUNCH = 10e6  # bytes that memory moves in the time of a launch
 _FEW_ROWS, _PART = 256, 2048  # rows that fill a GPU, and columns that are worth a block
+_TILE, _FILLING, _LEAST_PART = 64, 256, 512  # sides of a small product's tiles, tiles that fill a GPU, k of a part
 _LARGEST_BODY = 300  # operations in an inlined body: beyond that compile times and registers suffer
 _DEEPEST_BODY = 120  # expressions within expressions: beyond that the writers of C++ run out of stack
+_ROUNDED = {"round_bf16": DType.BF16, "round_f16": DType.F16}
 _EMPTY = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
 
 
@@ -27,6 +30,18 @@ def prepare(program: Program) -> None:
     _split(program)
     _name_outputs(program)
     _live(program)
+    _narrow(program)
+
+
+def _narrow(program: Program) -> None:
+    """What is rounded to a 16-bit float anyway lies in memory as one."""
+    initial = {one.initial for one in program.nodes}
+    for node in program.nodes:
+        buffer = node.buffer
+        dtype = _ROUNDED.get(node.body.op) if node.kind == "pointwise" else None
+        if dtype is None or buffer.role != "scratch" or buffer.dtype is not DType.F32 or buffer.name in initial:
+            continue
+        node.buffer = program.buffers[buffer.name] = replace(buffer, dtype=dtype)
 
 
 def _live(program: Program) -> None:
@@ -113,10 +128,13 @@ def _split(program: Program) -> None:
     """Few long rows would leave most of the GPU idle: parts of a row are reduced first, then their results."""
     sizes, indices, exprs = program.sizes, program.indices, program.exprs
     for place, node in reversed(list(enumerate(program.nodes))):
+        if node.kind == "reduction" and factors_of(node):
+            _split_product(program, node, place)
+            continue
         rows, columns = program.count(node.loops), program.count(node.inner)
         if node.kind != "reduction" or node.op not in _EMPTY or node.body.kind not in ("float", "double"):
             continue
-        if rows.own >= _FEW_ROWS or columns.own < 8 * _PART or factors_of(node):
+        if rows.own >= _FEW_ROWS or columns.own < 8 * _PART:
             continue
         length = -(-columns.own // min(-(-columns.own // _PART), _FEW_ROWS))
         parts = columns.ceil_div(length)
@@ -133,6 +151,37 @@ def _split(program: Program) -> None:
         node.inner = (part,)
         node.become(exprs.load(partial, target), node.target)
         program.nodes.insert(place, first)
+
+
+def _split_product(program: Program, node: Node, place: int) -> None:
+    """Few results of a long k: parts of k are multiplied first, each by other blocks, and then summed in order."""
+    sizes, indices, exprs = program.sizes, program.indices, program.exprs
+    factors = factors_of(node)
+    assert factors is not None
+    tiles = 1
+    for own, other in (factors, factors[::-1]):
+        sides = [one.size.own for one in node.loops if one in own.variables and one not in other.variables]
+        tiles *= -(-math.prod(sides) // _TILE)
+    tiles *= math.prod(one.size.own for one in node.loops if all(one in factor.variables for factor in factors))
+    columns = program.count(node.inner)
+    wanted = min(-(-_FILLING // tiles), columns.own // _LEAST_PART)
+    if wanted < 2:
+        return
+    length = -(-columns.own // wanted)
+    length += -length % _TILE
+    parts, name = columns.ceil_div(length), node.buffer.name
+    part, inner = indices.var(f"{name}p", parts), indices.var(f"{name}i", sizes.size(length))
+    flat = indices.of(part) * length + indices.of(inner)
+    places = dict(zip(node.inner, indices.unravel(flat, [one.size for one in node.inner]), strict=True))
+    test = exprs.within(flat, None, columns)
+    zero = exprs.constant(0.0, "float")
+    first, second = (exprs.guarded(test, rewrite(one, places), zero) for one in factors)
+    partial = program.buffer(f"{name}_parts", (parts, *(one.size for one in node.loops)), DType.F32)
+    target = (indices.of(part), *(indices.of(one) for one in node.loops))
+    body = exprs.expr("mul", (first, second))
+    program.nodes.insert(place, Node("reduction", partial, (part, *node.loops), body, target, (inner,), "sum"))
+    node.inner = (part,)
+    node.become(exprs.load(partial, target), node.target)
 
 
 def _name_outputs(program: Program) -> None:

@@ -18,8 +18,10 @@ def _template(file: str) -> Template:
 
 
 @cache
-def elements() -> Header:
-    return read_header("elements.cuh", (_FOLDER / "elements.cuh").read_text())
+def headers() -> tuple[Header, ...]:
+    """What the templates have in common, beside the device library."""
+    names = ("product_tiles.cuh", "elements.cuh")
+    return tuple(read_header(name, (_FOLDER / name).read_text()) for name in names)
 
 
 def filled(file: str, **holes: object) -> str:
