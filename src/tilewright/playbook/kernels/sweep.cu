@@ -7,10 +7,10 @@ $body
       }
 $stores
     };
-    const index_t end = is_live ? $columns : 0;
-    if constexpr (KEEP > 0) {
+    const index_t end = $end;
+    if constexpr ($keep > 0) {
 #pragma unroll
-      for (int item = 0; item < KEEP; ++item) {
+      for (int item = 0; item < $keep; ++item) {
         const index_t column = (item * index_t(LANES) + lane) * WIDTH;
         if (column < end) visit(item, column);
       }

@@ -142,6 +142,7 @@ class Writer:
         self.tables: dict[Expr, str] = {}  # constants of the graph with several elements
         self.of_row: dict[str, str] = {}  # buffers whose value for this row is in a variable
         self.kept: dict[Expr, str] = {}  # loads of which a thread holds all vectors of its row, and where
+        self.squares: dict[Expr, str] = {}  # loads that lie in shared memory, and element i of them there
         self.held: dict[Expr, str] = {}  # values that several sweeps need, and where a thread holds them
         self.filled: dict[Expr, None] = {}  # of them those that an earlier sweep has made
         self.made = 0
@@ -202,6 +203,8 @@ class Writer:
 
     def _load(self, one: Expr, scope: Scope) -> str:
         buffer = self.program.buffers[one.buffer]
+        if one in self.squares:
+            return _widened(self.squares[one], one, buffer.dtype)
         if isinstance(scope, ElementScope) and (step := scope.vectors.load_step(one)):
             at = f"{self._packed(one, scope.outer, step)}.at[{'i' if step > 0 else 'WIDTH - 1 - i'}]"
             return _widened(at, one, buffer.dtype)
@@ -269,7 +272,7 @@ class Writer:
         stored = f"tw::from_float<{buffer.dtype.cpp}>({value})" if narrow else value
         step = scope.vectors.packed_step(buffer, target) if isinstance(scope, ElementScope) and op == "set" else 0
         if isinstance(scope, ElementScope) and step:
-            self._store_packed(buffer, target, stored, scope, step)
+            self._store_packed(buffer, target, stored, scope, step, guard)
             return
         place = self.place(buffer, target, scope, True)
         word = {"set": f"*({place}) = {stored};", "sum": f"tw::add_atomic({place}, {value});"}.get(op)
@@ -277,14 +280,15 @@ class Writer:
         scope.add(f"if ({guard}) {line}" if guard else line)
 
     def _store_packed(
-        self, buffer: Buffer, target: tuple[Index, ...], stored: str, scope: ElementScope, step: int
+        self, buffer: Buffer, target: tuple[Index, ...], stored: str, scope: ElementScope, step: int, guard: str
     ) -> None:
         """An element of a vector, which is stored when all are made."""
         outer, name = scope.outer, self.name("o")
         place = self.place(buffer, target, outer, True) + (" - (WIDTH - 1)" if step < 0 else "")
         outer.add(f"tw::Packed<{buffer.dtype.cpp}, WIDTH> {name};")
         scope.add(f"{name}.at[{'i' if step > 0 else 'WIDTH - 1 - i'}] = {stored};")
-        outer.stores.append(f"{outer.indent}tw::store_packed({place}, {name}{', left' if outer.has_tail else ''});")
+        line = f"tw::store_packed({place}, {name}{', left' if outer.has_tail else ''});"
+        outer.stores.append(f"{outer.indent}if ({guard}) {line}" if guard else f"{outer.indent}{line}")
 
 
 def _widened(read: str, load: Expr, dtype: DType) -> str:

@@ -12,6 +12,7 @@ from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.ir import Expr, rewrite
 from tilewright.playbook.loops.sizes import Size
 from tilewright.playbook.loops.templates import THREADS
+from tilewright.playbook.loops.tile_kernel import best_turned, write_turned
 from tilewright.playbook.loops.vectors import Vectors, access_cost, widths
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Division:
 
 def write_pointwise(file: KernelFile, group: Group, name: str) -> None:
     division = _best_division(file, group)
+    turned = best_turned(file, group) if group.kind == "rows" else None
+    if turned is not None and turned.cost < division.cost:
+        write_turned(file, group, name, turned)
+        return
     rows = group.rows.over(division.columns)
     file.index_sizes[group.rows] = None
     writer, outer = file.writer(), Scope(1)

@@ -160,15 +160,17 @@ class _Product:
         text = {"before": before.text, "loads": vector.text, "body": element.text, "held": held}
         chunk = filled("product_chunk", width=width, **holes, **text)
         plain, copy = "false", ""
-        load = one.value
-        if load.op == "load" and not load.args and one.parts == 1 and one.vectors.width == _CHUNK:
-            buffer = self.program.buffers[load.buffer]
-            lookups = any(index.lookups for index in load.places)
-            if buffer.dtype is dtype and not lookups and one.vectors.load_step(load) == 1:
+        load, mask = _plain_load(one.value)
+        buffer = self.program.buffers[load.buffer] if load is not None else None
+        if load is not None and buffer is not None and one.parts == 1 and one.vectors.width == _CHUNK:
+            is_same = mask is None or (not mask.loads and one.vectors.is_same(mask))
+            if is_same and buffer.dtype is dtype and one.vectors.packed_step(buffer, load.places) == 1:
                 plain = f"{width} == {_CHUNK}"
                 slot = "slot" if one.word == "a" else "slot + A::BYTES"
-                place = writer.place(buffer, load.places, Scope(0), False)
-                copy = filled("product_copy", plain=plain, slot=slot, place=place, **holes)
+                scope = Scope(6)
+                inside = f" && {writer.value(mask, scope)}" if mask is not None else ""
+                text = {"place": writer.place(buffer, load.places, scope, False), "inside": inside}
+                copy = filled("product_copy", plain=plain, slot=slot, before=scope.text, **text, **holes)
         one.holes = {"chunk": chunk, "copy": copy, "plain": plain, "held": held}
 
     def _results(self) -> dict[str, object]:
@@ -202,6 +204,16 @@ class _Product:
         width = self.file.width(f"{self.name}_out", vectors, self.sizes["n"])
         lines = "\n".join(one for one in (before.text, vector.text) if one)
         return {"width": width, "loads": lines, "body": element.text, "stores": "\n".join(vector.stores)}
+
+
+def _plain_load(value: Expr) -> tuple[Expr | None, Expr | None]:
+    """The load that an operand is, nothing but zeros beside it, and when it is made; no load that is looked up."""
+    test = None
+    if value.op == "where" and value.args[2].op == "constant" and value.args[2].data == 0:
+        test, value = value.args[0], value.args[1]
+    if value.op != "load" or any(index.lookups for index in value.places):
+        return None, None
+    return value, value.world.both(value.mask, test)
 
 
 def _exact_dtypes(value: Expr, program: Program) -> frozenset[DType]:

@@ -40,6 +40,7 @@ class _Rows:
         self.is_across = not self.is_single and self._is_across()
         self.vectors = self._best_vectors()
         self.writer, self.outer = file.writer(), Scope(1)
+        self.held_columns: Size | None = None  # of the rows that threads hold
 
     def write(self) -> None:
         file, writer, outer = self.file, self.writer, self.outer
@@ -113,8 +114,7 @@ class _Rows:
         loop = ["#pragma unroll", "      for (int i = 0; i < WIDTH; ++i) {", element.text, "      }"]
         lines = [*vector.lines, *(loop if element.lines else []), *vector.stores]
         self.writer.kept = names
-        columns = self.writer.size(self.held_columns)
-        self.outer.lines.append(filled("held", columns=columns, loads="\n".join(lines)))
+        self.outer.lines.append(filled("held", end=self._end(self.held_columns), loads="\n".join(lines)))
         return again
 
     def _hold_values(self) -> list[Expr]:
@@ -179,6 +179,13 @@ class _Rows:
         """What there is one of for a row: all its lanes know it, the first stores it where somebody else needs it."""
         self.file.place_value(self.group, one, self.writer, self.outer, "is_live && lane == 0", value)
 
+    def _end(self, columns: Size) -> str:
+        """Where a sweep ends. A thread without a row goes along the last one too, and stores nothing; but not where
+        the launch changes what it reads, which other threads then write."""
+        size = self.writer.size(columns)
+        changes = any(name in self.program.changed for name in self.group.written)
+        return f"is_live ? {size} : 0" if changes else size
+
     def _sweep(self, members: list[Member], columns: Size) -> None:
         """Once along the columns: what is stored there, and what is reduced."""
         writer, outer = self.writer, self.outer
@@ -186,7 +193,7 @@ class _Rows:
         loop, ends = ElementScope(vector, self.vectors), []
         for one in members:
             if one.node.kind != "reduction":
-                self.file.place_value(self.group, one, writer, loop)
+                self.file.place_value(self.group, one, writer, loop, "is_live")
                 continue
             value, op, kind = writer.value(one.body, loop), one.node.op, KIND[one.body.kind]
             name, combine, start, result = writer.name("r"), COMBINE[op], identity(op, one.body.kind), ""
@@ -197,7 +204,9 @@ class _Rows:
             loop.add(f"{name} = {combine}{{}}({name}, {value});")
             ends.append((one, kind, name, combine, result))
         holes = {"loads": vector.text, "body": loop.text, "stores": "\n".join(vector.stores)}
-        outer.lines.append(filled("sweep", columns=writer.size(columns), **holes))
+        holes["end"] = self._end(columns)
+        holes["keep"] = "KEEP" if writer.kept and columns is self.held_columns else "0"
+        outer.lines.append(filled("sweep", **holes))
         writer.filled |= dict.fromkeys(one for one in writer.held if one in loop.names)
         for one, kind, name, combine, result in ends:
             if self.is_across:
@@ -205,7 +214,7 @@ class _Rows:
                 reduced = f"tw::column_reduce<ACROSS, LANES>({name}, {combine}{{}}, {name}_of_lanes)"
                 outer.add(f"{name} = {reduced};")
             elif not self.is_single:
-                outer.add(f"__shared__ {kind} {name}_of_warps[LANES > 32 ? LANES / 32 : 1];")
+                outer.add(f"__shared__ {kind} {name}_of_warps[{self.threads} / 32];")
                 outer.add(f"{name} = tw::team_reduce<LANES>({name}, {combine}{{}}, {name}_of_warps);")
             self._row_value(one, name + result)
 
