@@ -39,7 +39,8 @@ class Written:
 
 
 CASES = (
-    Written(Placed("gated", _GATED, "x: bf16[rows, wide]", "bf16[rows, half = wide / 2]", ({}, {"rows": 5, "wide": 74}), (("wide", 2),))),
+    Written(Placed("gated", _GATED, "x: bf16[rows, wide]", "bf16[rows, half = wide / 2]",
+                   ({}, {"rows": 5, "wide": 74}), (("wide", 2),))),
     Written(Placed("mixed", "return x.float() * s + w", "x: u8[rows, cols]; s: f32[cols]; w: bf16[rows, one]",
                    "f32[rows, cols]", _ODD)),
     Written(Placed("flat", "return x * 2 + y", "x: f32[rows, cols]; y: f16[rows, cols]", "f32[rows, cols]", _ODD),
@@ -48,7 +49,7 @@ CASES = (
                    _ODD)),
     Written(Placed("looked_up", "return x[i] * 2", f"x: {_ROWS}; i: i64[keys]", "bf16[keys, cols]",
                    ({}, {"rows": 11, "cols": 37}))),
-    Written(Placed("padded", "return F.pad(x, (8, 3), value=1.5)", f"x: {_ROWS}", 
+    Written(Placed("padded", "return F.pad(x, (8, 3), value=1.5)", f"x: {_ROWS}",
                    "bf16[rows, m = cols + 11]", _ODD), ()),
     Written(Placed("normed", _NORM, f"x: {_ROWS}; r: {_ROWS}; w: bf16[cols]", f"{_ROWS}; {_ROWS}", _ODD), ("KEEP_K0",)),
     Written(Placed("capped", "return torch.softmax(30.0 * torch.tanh(x / 30.0), -1)", f"x: {_ROWS}", _ROWS, _ODD),
@@ -62,6 +63,8 @@ CASES = (
                    f"x: {_ROWS}", "f32[rows, cols]; f32[rows, 1]", _ODD)),
     Written(Placed("columns", "return (x * 2).sum(0), x.amax(0), x.argmax(0)", "x: f32[rows, cols]",
                    "f32[cols]; f32[cols]; i64[cols]", _ODD), ("column_reduce",)),
+    Written(Placed("whole", "return (x * x).sum(), x.amax()", "x: f32[rows, wide]", "f32[]; f32[]",
+                   ({}, {"rows": 5, "wide": 37})), ("load_packed",)),
     Written(Placed("turned", "return x.transpose(1, 2) * 2 + y", f"x: {_IMAGE}; y: f32[cols, rows]",
                    "f32[batch, cols, rows]", _ODD), ("square0",)),
     Written(Placed("turned_bytes", "return x.permute(2, 0, 1).contiguous()", "x: u8[batch, rows, cols]",

@@ -179,7 +179,7 @@ class KernelFile:
         group: Group,
         writer: Writer,
         grid: str,
-        block: str = str(THREADS),
+        block: str,
         **holes: object,
     ) -> None:
         kinds = Counter(one.op if one.kind == "reduction" else one.kind for one in group.nodes)

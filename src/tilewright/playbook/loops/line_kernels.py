@@ -70,7 +70,7 @@ def write_scan(file: KernelFile, group: Group, name: str) -> None:
     holes = {"type": f"tw::Indexed<{kind}>" if is_placed else kind, "combine": combine, "row": row}
     holes |= {"identity": f"{{{start}, 0}}" if is_placed else start, "body": body.text, "epilogue": scope.text}
     lines = file.plan.size(file.program.count(node.loops[:-1]))
-    file.launch("scan", name, group, writer, lines, length=length, **holes)
+    file.launch("scan", name, group, writer, lines, str(THREADS), length=length, **holes)
 
 
 def write_sort(file: KernelFile, group: Group, name: str) -> None:

@@ -10,6 +10,7 @@ from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Expr, rewrite
 from tilewright.playbook.loops.line_kernels import after, counted
 from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.templates import THREADS
 
 if TYPE_CHECKING:
     from tilewright.playbook.loops.codegen import KernelFile
@@ -45,7 +46,7 @@ def write_fma_product(file: KernelFile, group: Group, name: str) -> None:
     grid = f"{tiles[0]} * {tiles[1]} * {file.plan.size(sizes['batch'])}"
     holes |= {word: sizes[word] for word in ("m", "n", "k")}
     holes |= {"row": row, "a_body": loads[0].text, "b_body": loads[1].text, "epilogue": scope.text}
-    file.launch("product", name, group, writer, grid, **holes)
+    file.launch("product", name, group, writer, grid, str(THREADS), **holes)
 
 
 def _is_along(file: KernelFile, value: Expr, inner: str, other: str) -> bool:

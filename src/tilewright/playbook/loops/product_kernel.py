@@ -201,9 +201,9 @@ class _Product:
         vector = VectorScope(3, before)
         element = ElementScope(vector, vectors)
         after(self.file, group, self.node, ["sum"], self.writer, element, {one.node: one for one in members})
-        width = self.file.width(f"{self.name}_out", vectors, self.sizes["n"])
+        wide = self.file.width(f"{self.name}_out", vectors, self.sizes["n"])
         lines = "\n".join(one for one in (before.text, vector.text) if one)
-        return {"width": width, "loads": lines, "body": element.text, "stores": "\n".join(vector.stores)}
+        return {"width": wide, "loads": lines, "body": element.text, "stores": "\n".join(vector.stores)}
 
 
 def _plain_load(value: Expr) -> tuple[Expr | None, Expr | None]:

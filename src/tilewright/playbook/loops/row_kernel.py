@@ -163,7 +163,7 @@ class _Rows:
             wanted = f"next_pow2(max(ceil_div({longest}, {self.width} * {self.file.vectors_of_lane}), 1))"
             threads = f"{self.threads} = max({self.lanes}, {_LEAST_THREADS})"
             plan.tail.append(f"const   {self.lanes} = min({wanted}, {_MOST_LANES}), {threads}")
-        if held:
+        if held and self.held_columns is not None:
             items = plan.name(f"items_{self.name}")
             each = sum(self.program.buffers[load.buffer].dtype.itemsize for load in held)
             plan.tail.append(f"let     {items} = ceil_div({plan.size(self.held_columns)}, {self.width} * {self.lanes})")

@@ -10,6 +10,7 @@ from tilewright.playbook.loops.grouping import Group, Member, levels_of
 from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Expr, rewrite
 from tilewright.playbook.loops.sizes import Size
+from tilewright.playbook.loops.templates import THREADS
 from tilewright.playbook.loops.vectors import Vectors, access_cost
 
 if TYPE_CHECKING:
@@ -126,4 +127,4 @@ def write_turned(file: KernelFile, group: Group, name: str, turned: Turned) -> N
     holes = {"width": width, "columns": turned.columns, "downs": turned.downs, "fill": "\n".join(fills)}
     holes |= {"squares": "\n".join(squares), "before": before.text, "loads": vector.text, "body": element.text}
     grid = f"{sides[0]} * {sides[1]} * {file.plan.size(turned.rest)}"
-    file.launch("pointwise_tiles", name, group, writer, grid, stores="\n".join(vector.stores), **holes)
+    file.launch("pointwise_tiles", name, group, writer, grid, str(THREADS), stores="\n".join(vector.stores), **holes)
