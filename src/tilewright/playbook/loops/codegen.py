@@ -116,9 +116,7 @@ class KernelFile:
             else str(int(literal > _INDEX_LIMIT))
         )
         task = self.traced.task
-        comment = [
-            f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
-        ]
+        comment = [f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}."]
         comment += [f"// {one}" for one in notes]
         includes = ["reduce.cuh", "vector_access.cuh", "tile_scheduler.cuh", "product_tiles.cuh", "elements.cuh"]
         body = "\n\n".join(self.code)
