@@ -94,11 +94,12 @@ class _Product:
         first = next((one for one in sides if self._tile_count(*one) >= sms), sides[-1])
         made = []
         for place, (word, tune) in enumerate((("m", "TILE_M"), ("n", "TILE_N"))):
-            others = [str(one) for one in dict.fromkeys((128, 64)) if one != first[place]]
-            self.file.tune(tune, " | ".join([str(first[place]), *others]), "sides of a block's results in products")
+            choices = "256 | 128 | 64" if word == "m" else "128 | 64"
+            self.file.tune(tune, choices, "the longest side of a block's results in products")
             least = 32 if word == "m" else 64
             side = plan.name(f"{tune}_{self.name.upper()}")
-            plan.tail.append(f"const   {side} = min({tune}, max(next_pow2({plan.size(self.sizes[word])}), {least}))")
+            wanted = f"max(next_pow2({plan.size(self.sizes[word])}), {least})"
+            plan.tail.append(f"const   {side} = min({tune}, {first[place]}, {wanted})")
             made.append(side)
         return made[0], made[1]
 
