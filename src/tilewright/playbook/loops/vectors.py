@@ -184,7 +184,11 @@ def access_cost(
             is_packed = is_packed and (once or packed)
             cost += weight * _access(buffer, load.places, vectors, once, packed)
         if stores is None and one.node.kind != "reduction":
-            packed = one.node.kind != "scatter" and vectors.packed_step(one.node.buffer, one.target) != 0
+            if one.node.kind == "scatter":  # atomics: those of neighbouring threads are as far apart as their vectors
+                is_packed = False
+                cost += weight * (min(vectors.width * one.node.buffer.dtype.itemsize, _SECTOR) + _REQUEST)
+                continue
+            packed = vectors.packed_step(one.node.buffer, one.target) != 0
             is_packed = is_packed and packed
             cost += weight * _access(one.node.buffer, one.target, vectors, False, packed)
     for buffer, target in stores or ():
