@@ -1,6 +1,7 @@
 """Files of the loops beside those of the kinds with schedules, for the operations of a suite file: modelled times.
 
-    python benchmarks/model_loops.py SUITE.toml [--only NAME ...] [--out FILE] [--texts FOLDER] [--earlier FILE]
+    python benchmarks/model_loops.py SUITE.toml [--only NAME ...] [--loops-alone] [--out FILE] [--texts FOLDER]
+        [--earlier FILE]
 
 SUITE.toml is as `tilewright suite` reads it: tasks that name a function of a Python file beside it. Every file is
 compiled for an H200 and modelled from the counts of sampled blocks in the emulator, at the task's own sizes and its
@@ -67,10 +68,12 @@ def modelled(step: Structure, task: Task, emulator: EmulatedDevice, text: Path |
     }
 
 
-def row_of(task: Task, emulator: EmulatedDevice, texts: Path | None) -> Row:
+def row_of(task: Task, emulator: EmulatedDevice, texts: Path | None, alone: bool) -> Row:
     made: Row = {"name": task.name}
     loops = loops_of(task).draft
     made["loops"] = modelled(loops, task, emulator, texts / f"{task.name}.cu" if texts else None)
+    if alone:
+        return made
     try:
         answer = understand(task)
     except NotSupported as problem:
@@ -85,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", type=Path)
     parser.add_argument("--only", nargs="*", default=(), metavar="NAME")
+    parser.add_argument("--loops-alone", action="store_true", help="do not model the kinds with schedules")
     parser.add_argument("--out", type=Path, help="also write the rows to this JSON file")
     parser.add_argument("--texts", type=Path, metavar="FOLDER", help="keep the files of the loops")
     parser.add_argument("--earlier", type=Path, metavar="FILE", help="an earlier result")
@@ -98,7 +102,7 @@ def main() -> None:
             if options.only and given["name"] not in options.only:
                 continue
             try:
-                row = row_of(task_of(options.suite.parent, given), emulator, options.texts)
+                row = row_of(task_of(options.suite.parent, given), emulator, options.texts, options.loops_alone)
             except (TaskError, NotSupported) as problem:
                 row = {"name": given["name"], "problem": str(problem)[:300]}
             if given["name"] in before:

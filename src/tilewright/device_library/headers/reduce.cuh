@@ -179,4 +179,24 @@ __device__ __forceinline__ void grid_sync(unsigned* barrier) {
   __syncthreads();  // sync: thread 0 has seen the others
 }
 
+// The reduction over the LANES threads that lie ROWS apart in a block of ROWS * LANES: ROWS columns of threads, each by
+// itself, for rows whose elements are neighbours across. Every thread gets that of its column. `partial`: shared memory
+// for one T per thread, which no thread still reads; calls in turn need two of them, or a __syncthreads between.
+// cost: log2(LANES) + 1 barriers and as many reads and writes of shared memory
+// arch: sm_80
+template <int ROWS, int LANES, typename T, typename Op>
+__device__ __forceinline__ T column_reduce(T value, Op op, T* partial) {
+  if constexpr (LANES > 1) {
+    partial[threadIdx.x] = value;
+    __syncthreads();  // sync: the lanes' values
+#pragma unroll
+    for (int half = LANES / 2; half > 0; half /= 2) {
+      if (threadIdx.x < half * ROWS) partial[threadIdx.x] = op(partial[threadIdx.x], partial[threadIdx.x + half * ROWS]);
+      __syncthreads();  // sync: half as many values
+    }
+    value = partial[threadIdx.x % ROWS];
+  }
+  return value;
+}
+
 }  // namespace tw

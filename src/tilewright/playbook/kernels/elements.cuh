@@ -153,6 +153,53 @@ template <typename T> __device__ __forceinline__ T hardsigmoid(T v) {
 }
 template <typename T> __device__ __forceinline__ T hardswish(T v) { return v * hardsigmoid(v); }
 
+// For results of 16 bits: a few units off in the last places of an f32, which rounding hides.
+__device__ __forceinline__ float exp2_approx(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+  return power;
+}
+__device__ __forceinline__ float reciprocal_approx(float v) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(v));
+  return inverse;
+}
+__device__ __forceinline__ float quick_exp(float v) { return exp2_approx(v * 1.44269504f); }
+__device__ __forceinline__ float quick_sigmoid(float v) { return reciprocal_approx(1.0f + exp2_approx(v * -1.44269504f)); }
+__device__ __forceinline__ float quick_silu(float v) { return v * quick_sigmoid(v); }
+__device__ __forceinline__ float quick_gelu_tanh(float v) {
+  return v * quick_sigmoid(1.5957691216f * (v + 0.044715f * v * v * v));
+}
+// 1 - 2 / (1 + exp(2 v)); near 0, where that leaves few digits, a series.
+__device__ __forceinline__ float quick_tanh(float v) {
+  const float z = v * v;
+  float series = fmaf(z, 0.021869488f, -0.053968254f);
+  series = fmaf(z, series, 0.13333333f);
+  series = fmaf(z, series, -0.33333333f);
+  const float far = fmaf(-2.0f, reciprocal_approx(1.0f + exp2_approx(v * 2.88539008f)), 1.0f);
+  return fabsf(v) < 0.3f ? fmaf(v * z, series, v) : far;
+}
+// v (1 + erf(v / sqrt 2)) / 2. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for
+// negative v; q is exp(-v^2 / 2) times a polynomial in t = 1 / (1 + p |v|): Abramowitz and Stegun 7.1.26, to 1e-7.
+__device__ __forceinline__ float quick_gelu(float v) {
+  const float t = reciprocal_approx(fmaf(fabsf(v), 0.23164190f, 1.0f));
+  float q = fmaf(t, 0.53070271f, -0.72657601f);
+  q = fmaf(t, q, 0.71070687f);
+  q = fmaf(t, q, -0.14224836f);
+  q = fmaf(t, q, 0.12741479f);
+  q *= t * exp2_approx(v * v * -0.72134752f);
+  return v > 1e18f ? v : fmaf(-fabsf(v), q, fmaxf(v, 0.0f));
+}
+
+// v / by where many are divided by the same: the compiler finds the inverse once, and a step corrects each quotient.
+// The last bit is that of a division, but for v below 2^-100; and so are infinities and NaN.
+__device__ __forceinline__ float quotient(float v, float by) {
+  const float scale = fabsf(by) < 0x1p-100f ? 0x1p64f : 1.0f;  // so that the inverse is a number
+  const float divisor = by * scale, inverse = 1.0f / divisor, scaled = v * scale, near = scaled * inverse;
+  const float made = fmaf(fmaf(-near, divisor, scaled), inverse, near);
+  return made == made ? made : near;
+}
+
 // The derivative of the logarithm of the gamma function: by recurrence up to 6, then by its asymptotic series.
 template <typename T> __device__ __forceinline__ T digamma(T v) {
   if (v == T(0)) return copysign(T(INFINITY), -v);

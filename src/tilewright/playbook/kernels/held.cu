@@ -2,7 +2,7 @@
 #pragma unroll
     for (int item = 0; item < KEEP; ++item) {
       const index_t column = (item * index_t(LANES) + lane) * WIDTH;
-      if (!is_live || column >= $columns) break;
+      if (column >= $end) break;
 $loads
     }
   }

@@ -1,11 +1,26 @@
-#pragma unroll ($keep > 0 ? $keep : 2)
-  for (int item = 0; KEEP > 0 ? item < KEEP : item * index_t(LANES * WIDTH) < $columns; ++item) {
-    const index_t column = (item * index_t(LANES) + lane) * WIDTH;
-    if (!is_live || column >= $columns) break;
+  {
+    const auto visit = [&](int item, index_t column) {
 $loads
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
+      for (int i = 0; i < WIDTH; ++i) {
 $body
-    }
+      }
 $stores
+    };
+    const index_t end = $end;
+    if constexpr ($keep > 0) {
+#pragma unroll
+      for (int item = 0; item < $keep; ++item) {
+        const index_t column = (item * index_t(LANES) + lane) * WIDTH;
+        if (column < end) visit(item, column);
+      }
+    } else {
+      constexpr int NEXT = LANES * WIDTH, TOGETHER = 4;  // reads that are under way at the same time
+      index_t column = lane * index_t(WIDTH);
+      for (; column + (TOGETHER - 1) * NEXT < end; column += TOGETHER * NEXT) {
+#pragma unroll
+        for (int item = 0; item < TOGETHER; ++item) visit(0, column + item * NEXT);
+      }
+      for (; column < end; column += NEXT) visit(0, column);
+    }
   }

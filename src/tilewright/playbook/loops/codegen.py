@@ -13,18 +13,20 @@ from tilewright.playbook.loops.emit import KIND, Scope, Writer
 from tilewright.playbook.loops.grouping import Group, Member
 from tilewright.playbook.loops.ir import Buffer, Expr, Program
 from tilewright.playbook.loops.line_kernels import write_scan, write_sort
+from tilewright.playbook.loops.lowering import NARROW
 from tilewright.playbook.loops.memory import Memory
 from tilewright.playbook.loops.plan import Plan
 from tilewright.playbook.loops.pointwise_kernel import write_pointwise
 from tilewright.playbook.loops.product_kernel import write_product
 from tilewright.playbook.loops.row_kernel import write_rows
 from tilewright.playbook.loops.sizes import Size
-from tilewright.playbook.loops.templates import THREADS, elements, filled
+from tilewright.playbook.loops.templates import THREADS, filled, headers
 from tilewright.playbook.loops.vectors import Vectors
 from tilewright.playbook.places.program import out_lines, shape_needs
 from tilewright.records import Layout, TensorInput
 
 _INDEX_LIMIT = 2000000000
+_CONSTANTS = ("WIDE", "THREADS", "VECTORS", "AT_ONCE", "WIDTH", "LANES", "KEEP", "HELD", "TILE_M", "TILE_N")
 
 
 def _write_rows(file: KernelFile, group: Group, name: str) -> None:
@@ -55,19 +57,34 @@ _WRITERS = {
 class KernelFile:
     """All kernels of a program, their launches and the plan."""
 
-    def __init__(self, traced: TracedTask, program: Program, groups: list[Group], memory: Memory, op_line: str) -> None:
+    def __init__(
+        self, traced: TracedTask, program: Program, groups: list[Group], memory: Memory, op_line: str, is_quick: bool
+    ) -> None:
         self.traced, self.program, self.groups, self.memory = traced, program, groups, memory
-        names = {*memory.names, *memory.names.values(), "WIDE", "THREADS", "VECTORS", "WIDTH", "LANES", "KEEP"}
+        self.is_quick = is_quick
+        names = {
+            *memory.names,
+            *memory.names.values(),
+            "WIDE",
+            "THREADS",
+            "VECTORS",
+            "AT_ONCE",
+            "WIDTH",
+            "LANES",
+            "KEEP",
+            "HELD",
+        }
         self.plan = Plan(op_line, names - {one.name for one in traced.task.inputs})
         self.code: list[str] = []
         self.index_sizes: dict[Size, None] = {}  # what indices count up to
         self.unaligned = frozenset(
             name for name, memory in memory.names.items() if any(one.name == memory for one in _odd_tensors(traced))
         )
-        self._has_lanes = False
+        self._tunes: dict[str, str] = {}
         self._head()
         for number, group in enumerate(groups):
             _WRITERS[group.kind](self, group, f"k{number}")
+        self.plan.head += [f"tune    {one}" for one in self._tunes.values()]
 
     def _head(self) -> None:
         plan = self.plan
@@ -100,9 +117,7 @@ class KernelFile:
             else str(int(literal > _INDEX_LIMIT))
         )
         task = self.traced.task
-        comment = [
-            f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}, baseline kernels."
-        ]
+        comment = [f"// {task.name}: {len(self.groups)} launch{'es' if len(self.groups) > 1 else ''}."]
         comment += [f"// {one}" for one in notes]
         includes = [
             "reduce.cuh",
@@ -125,17 +140,24 @@ class KernelFile:
         plan = "\n".join(lines)
         words = {"fp16": ("__half", "float2half"), "bf16": ("bfloat16",), "fp8": ("__nv_fp8",)}
         heads = "".join(f"#include <cuda_{key}.h>\n" for key, found in words.items() if any(w in code for w in found))
-        flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", (elements(),))
+        flat = flatten("\n".join(comment) + "\n\n" + heads + code + "\n", headers())
         head, _, rest = flat.partition("\n\n")
         return f"{head}\n\n{plan}\n\n{rest}"
 
     @property
     def vectors_of_lane(self) -> str:
         """The constant that says how many vectors of a row a lane is to take."""
-        if not self._has_lanes:
-            self._has_lanes = True
-            self.plan.head.append("tune    VECTORS = 2 | 4 | 1  # of a row, for each lane that shares it")
-        return "VECTORS"
+        return self.tune("VECTORS", "2 | 4 | 1", "of a row, for each lane that shares it")
+
+    @property
+    def vectors_at_once(self) -> str:
+        """The constant that says how many vectors of a pointwise launch a thread makes."""
+        return self.tune("AT_ONCE", "2 | 4 | 1", "vectors of a thread in pointwise launches")
+
+    def tune(self, name: str, choices: str, meaning: str) -> str:
+        """A constant that is tuned, the same in all launches."""
+        self._tunes.setdefault(name, f"{name} = {choices}  # {meaning}")
+        return name
 
     def width(self, name: str, vectors: Vectors, *columns: Size, needs_whole: bool = True) -> str:
         """The elements of a vector: as many as were wanted, or one where a call's sizes do not fit."""
@@ -161,7 +183,7 @@ class KernelFile:
         return max(found, key=lambda one: max(node.iterations for node in one.nodes), default=None)
 
     def writer(self) -> Writer:
-        return Writer(self.program, self.memory.names)
+        return Writer(self.program, self.memory.names, self.is_quick)
 
     def is_stored(self, group: Group, buffer: Buffer) -> bool:
         """Whether anybody but the group itself reads the buffer."""
@@ -174,7 +196,7 @@ class KernelFile:
         group: Group,
         writer: Writer,
         grid: str,
-        block: str = str(THREADS),
+        block: str,
         **holes: object,
     ) -> None:
         kinds = Counter(one.op if one.kind == "reduction" else one.kind for one in group.nodes)
@@ -200,13 +222,20 @@ class KernelFile:
         listed = ", ".join(_literal(value, one.kind) for value in values)
         return f"__constant__ const {dtype} {name}[] = {{{listed}}};"
 
-    def row_value(self, group: Group, one: Member, value: str, writer: Writer, scope: Scope, guard: str = "") -> None:
-        """A value that the group's other members read from a variable, stored where somebody else needs it."""
-        node = one.node
-        writer.of_row[node.buffer.name] = value
-        if self.is_stored(group, node.buffer):
-            op = node.op if node.kind == "scatter" else "set"
-            writer.store(node.buffer, one.target, value, scope, op, guard)
+    def place_value(
+        self, group: Group, one: Member, writer: Writer, scope: Scope, guard: str = "", value: str = ""
+    ) -> None:
+        """A member's value: the group's other members read it from a variable, and it is stored for anybody else."""
+        buffer, narrow = one.node.buffer, NARROW.get(one.node.buffer.dtype)
+        if not value and any(buffer.name in other.node.reads for other in group.members):
+            value = writer.value(one.body, scope)
+        writer.of_row[buffer.name] = value
+        if self.is_stored(group, buffer):
+            op = one.node.op if one.node.kind == "scatter" else "set"
+            if not value:  # what is rounded as it is stored need not be rounded before
+                body = one.body.args[0] if one.body.op == narrow and one.body.args[0].kind == "float" else one.body
+                value = writer.value(body, scope)
+            writer.store(buffer, one.target, value, scope, op, guard)
 
 
 def _literal(value: float, kind: str) -> str:

@@ -12,6 +12,10 @@ from tilewright.records import DType
 KIND = {"float": "float", "double": "double", "int": "long long", "bool": "bool"}
 
 
+QUICK = frozenset(["exp", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"])  # with forms for results of 16 bits
+_COMPARED = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+
+
 class Scope:
     """Lines of a block of code and the names of the values they define; values of outer scopes are seen too."""
 
@@ -64,14 +68,17 @@ class ElementScope(Scope):
 class Writer:
     """The expressions of one kernel, of buffers that lie in memory by the names of `memory`."""
 
-    def __init__(self, program: Program, memory: dict[str, str]) -> None:
-        self.program, self.memory = program, memory
+    def __init__(self, program: Program, memory: dict[str, str], is_quick: bool = False) -> None:
+        self.program, self.memory, self.is_quick = program, memory, is_quick
         self.used: dict[str, tuple[DType, bool]] = {}  # memory the kernel is given, and whether it writes there
         self.sizes: dict[Size, None] = {}  # sizes that it is given
         self.numbers: dict[tuple[str, str], str] = {}  # numbers of the plan that it is given, and their kind
         self.tables: dict[Expr, str] = {}  # constants of the graph with several elements
         self.of_row: dict[str, str] = {}  # buffers whose value for this row is in a variable
         self.kept: dict[Expr, str] = {}  # loads of which a thread holds all vectors of its row, and where
+        self.squares: dict[Expr, str] = {}  # loads that lie in shared memory, and element i of them there
+        self.held: dict[Expr, str] = {}  # values that several sweeps need, and where a thread holds them
+        self.filled: dict[Expr, None] = {}  # of them those that an earlier sweep has made
         self.made = 0
 
     def name(self, word: str = "v") -> str:
@@ -94,8 +101,13 @@ class Writer:
         if one.op == "table":
             scope.names[one] = text
             return text
+        held = f"{self.held[one]}[item][i]" if one in self.held else ""
+        if one in self.filled:
+            text = f"HELD > 0 ? {held} : {text}"
         scope.names[one] = name = self.name()
         scope.add(f"const {KIND[one.kind]} {name} = {text};")
+        if held and one not in self.filled:
+            scope.add(f"if (HELD > 0) {held} = {name};")
         return name
 
     def _text(self, one: Expr, scope: Scope) -> str:
@@ -110,11 +122,19 @@ class Writer:
         if one.op == "table":
             table = self.tables.setdefault(one, f"table{len(self.tables)}")
             return f"{table}[{self.value(one.args[0], scope)}]"
+        if one.op in _COMPARED and all(arg.op == "position" for arg in one.args):
+            return OPERATIONS[one.op].text([self.index(arg.index, scope) for arg in one.args])
         args = [self.value(arg, scope) for arg in one.args]
+        if one.op == "div" and one.kind == "float" and isinstance(scope, ElementScope) and not scope.keeps(one.args[1]):
+            return f"tw::quotient({args[0]}, {args[1]})"
+        if self.is_quick and one.op in QUICK and one.kind == "float":
+            return f"tw::quick_{one.op}({', '.join(args)})"
         return OPERATIONS[one.op].text(args)
 
     def _load(self, one: Expr, scope: Scope) -> str:
         buffer = self.program.buffers[one.buffer]
+        if one in self.squares:
+            return _widened(self.squares[one], one, buffer.dtype)
         if isinstance(scope, ElementScope) and (step := scope.vectors.load_step(one)):
             at = f"{self._packed(one, scope.outer, step)}.at[{'i' if step > 0 else 'WIDTH - 1 - i'}]"
             return _widened(at, one, buffer.dtype)
@@ -182,7 +202,7 @@ class Writer:
         stored = f"tw::from_float<{buffer.dtype.cpp}>({value})" if narrow else value
         step = scope.vectors.packed_step(buffer, target) if isinstance(scope, ElementScope) and op == "set" else 0
         if isinstance(scope, ElementScope) and step:
-            self._store_packed(buffer, target, stored, scope, step)
+            self._store_packed(buffer, target, stored, scope, step, guard)
             return
         place = self.place(buffer, target, scope, True)
         word = {"set": f"*({place}) = {stored};", "sum": f"tw::add_atomic({place}, {value});"}.get(op)
@@ -190,14 +210,15 @@ class Writer:
         scope.add(f"if ({guard}) {line}" if guard else line)
 
     def _store_packed(
-        self, buffer: Buffer, target: tuple[Index, ...], stored: str, scope: ElementScope, step: int
+        self, buffer: Buffer, target: tuple[Index, ...], stored: str, scope: ElementScope, step: int, guard: str
     ) -> None:
         """An element of a vector, which is stored when all are made."""
         outer, name = scope.outer, self.name("o")
         place = self.place(buffer, target, outer, True) + (" - (WIDTH - 1)" if step < 0 else "")
         outer.add(f"tw::Packed<{buffer.dtype.cpp}, WIDTH> {name};")
         scope.add(f"{name}.at[{'i' if step > 0 else 'WIDTH - 1 - i'}] = {stored};")
-        outer.stores.append(f"{outer.indent}tw::store_packed({place}, {name}{', left' if outer.has_tail else ''});")
+        line = f"tw::store_packed({place}, {name}{', left' if outer.has_tail else ''});"
+        outer.stores.append(f"{outer.indent}if ({guard}) {line}" if guard else f"{outer.indent}{line}")
 
 
 def _widened(read: str, load: Expr, dtype: DType) -> str:

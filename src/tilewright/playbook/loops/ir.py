@@ -6,7 +6,7 @@ kinds of nodes differ only in what happens between body and store: nothing, a re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.playbook.loops.index import Atom, Index, Indices
@@ -232,6 +232,20 @@ def size_of(value: Expr) -> int:
     count = sum(one.op not in ("load", "constant", "position", "number") and one.op[:3] != "to_" for one in seen)
     value.size = count + 1
     return count
+
+
+def uses(value: Expr, names: Collection[str]) -> bool:
+    """Whether any of these operations is in it."""
+    seen: set[Expr] = set()
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if one.op in names:
+            return True
+        if one not in seen:
+            seen.add(one)
+            stack += [*one.args, *(other for index in one.indices for other in index.lookups)]
+    return False
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.emit import COMBINE, KIND, Scope, Writer, identity
-from tilewright.playbook.loops.grouping import Group, levels_of
+from tilewright.playbook.loops.grouping import Group, Member, levels_of
 from tilewright.playbook.loops.index import Atom, Index
 from tilewright.playbook.loops.ir import Node, rewrite
 from tilewright.playbook.loops.sizes import Size
@@ -17,17 +17,26 @@ if TYPE_CHECKING:
 _MOST_SHARED = 4096  # elements of a line that is sorted in shared memory
 
 
-def after(file: KernelFile, group: Group, anchor: Node, results: list[str], writer: Writer, scope: Scope) -> None:
-    """What is done with each result of a product or a scan before it is stored."""
+def after(
+    file: KernelFile,
+    group: Group,
+    anchor: Node,
+    results: list[str],
+    writer: Writer,
+    scope: Scope,
+    seen: dict[Node, Member] | None = None,
+) -> None:
+    """What is done with each result of a product or a scan before it is stored; `seen`: members by other indices."""
     levels = levels_of(group)
     for one in sorted(group.members, key=lambda one: (one.node is not anchor, levels[one])):
+        member = seen[one.node] if seen else one
         if one.node is anchor:
             for buffer, text in zip(anchor.writes, results, strict=True):
                 writer.of_row[buffer.name] = text
                 if file.is_stored(group, buffer):
-                    writer.store(buffer, one.target, text, scope)
+                    writer.store(buffer, member.target, text, scope)
         else:
-            file.row_value(group, one, writer.value(one.body, scope), writer, scope, guard="")
+            file.place_value(group, member, writer, scope)
 
 
 def counted(file: KernelFile, loops: list[Atom], name: str) -> tuple[dict[Atom, Index], Size]:
@@ -53,7 +62,8 @@ def write_scan(file: KernelFile, group: Group, name: str) -> None:
     node = next(one for one in group.nodes if one.kind == "scan")
     writer, scope, kind = file.writer(), Scope(3), KIND[node.body.kind]
     places, length, body = _line(file, node, writer, 3)
-    flat = file.program.indices.ravel([one.rewritten(places) for one in node.target], file.program.indices.strides(node.buffer.shape))
+    indices = file.program.indices
+    flat = indices.ravel([one.rewritten(places) for one in node.target], indices.strides(node.buffer.shape))
     row, start = writer.index(flat, scope), identity(node.op, node.body.kind)
     is_placed = node.op.startswith("arg")
     combine = {"argmax": "tw::LatestMax", "argmin": "tw::LatestMin"}.get(node.op) or COMBINE[node.op]
@@ -61,7 +71,7 @@ def write_scan(file: KernelFile, group: Group, name: str) -> None:
     holes = {"type": f"tw::Indexed<{kind}>" if is_placed else kind, "combine": combine, "row": row}
     holes |= {"identity": f"{{{start}, 0}}" if is_placed else start, "body": body.text, "epilogue": scope.text}
     lines = file.plan.size(file.program.count(node.loops[:-1]))
-    file.launch("scan", name, group, writer, lines, length=length, **holes)
+    file.launch("scan", name, group, writer, lines, str(THREADS), length=length, **holes)
 
 
 def write_sort(file: KernelFile, group: Group, name: str) -> None:

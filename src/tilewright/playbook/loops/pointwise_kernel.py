@@ -12,6 +12,7 @@ from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.ir import Expr, rewrite
 from tilewright.playbook.loops.sizes import Size
 from tilewright.playbook.loops.templates import THREADS
+from tilewright.playbook.loops.tile_kernel import best_turned, write_turned
 from tilewright.playbook.loops.vectors import Vectors, access_cost, widths
 
 if TYPE_CHECKING:
@@ -33,20 +34,24 @@ class Division:
 
 def write_pointwise(file: KernelFile, group: Group, name: str) -> None:
     division = _best_division(file, group)
+    turned = best_turned(file, group) if group.kind == "rows" else None
+    if turned is not None and turned.cost < division.cost:
+        write_turned(file, group, name, turned)
+        return
     rows = group.rows.over(division.columns)
     file.index_sizes[group.rows] = None
     writer, outer = file.writer(), Scope(1)
-    vector = VectorScope(1, outer, division.has_tail)
+    vector = VectorScope(2, outer, division.has_tail)
     element = ElementScope(vector, division.vectors)
     by_node = {one.node: one for one in division.members}
     levels = levels_of(group)
     for one in sorted(group.members, key=levels.__getitem__):
         seen = by_node[one.node]
-        file.row_value(group, seen, writer.value(seen.body, element), writer, element)
+        file.place_value(group, seen, writer, element)
     width = file.width(name, division.vectors, division.columns, needs_whole=not division.has_tail)
     plan, columns = file.plan, file.plan.size(division.columns)
     lanes, bands, slabs = (plan.name(f"{word}_{name}") for word in ("lanes", "bands", "slabs"))
-    count = f"ceil_div({columns}, {width})"
+    count = f"ceil_div({columns}, {width} * {file.vectors_at_once})"
     lets = f"{lanes} = min(next_pow2(max({count}, 1)), {THREADS})"
     lets += f", {bands} = ceil_div({plan.size(rows)}, {THREADS} / {lanes})"
     lets += f", {slabs} = max(ceil_div({bands}, {_TALLEST}), 1)"
@@ -56,14 +61,13 @@ def write_pointwise(file: KernelFile, group: Group, name: str) -> None:
         "rows": rows,
         "columns": division.columns,
         "division": f"A thread takes WIDTH of {columns} columns" + (", the last fewer." if division.has_tail else "."),
-        "left": "\n  const index_t left = @columns@ - column;" if division.has_tail else "",
         "before": outer.text,
         "loads": vector.text,
         "body": element.text,
         "stores": "\n".join(vector.stores),
     }
-    if division.has_tail:
-        holes["left"] = f"\n  const index_t left = {writer.size(division.columns)} - column;"
+    left = f"    const index_t left = {writer.size(division.columns)} - column;"
+    holes["left"] = left if division.has_tail else ""
     grid = f"dim3(ceil_div({count}, {lanes}), ceil_div({bands}, {slabs}), {slabs})"
     file.launch("pointwise", name, group, writer, grid, f"dim3({lanes}, {THREADS} / {lanes})", **holes)
 

@@ -108,6 +108,7 @@ class SizeTable:
         self._ends = [_shapes(traced.task, sizes) for sizes in ends]
         self.possible = list(range(self.calls))  # calls that the function takes, as far as is known
         self._known: dict[tuple[int, ...], Size] = {}
+        self._apart: dict[tuple[int, ...], Size] = {}  # those that are others' only in the traced calls
         self.zero, self.one = self.size(0), self.size(1)
 
     def made(self, values: tuple[int, ...], form: tuple[str, ...] | tuple[str, Size, Size]) -> Size:
@@ -115,6 +116,9 @@ class SizeTable:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Size(self, values, form)
+        if found.values != values and isinstance(form[-1], Size):
+            # Computed, and another at the task's own sizes: parts of a row may be one in all traced calls.
+            found = self._apart.setdefault(values, Size(self, values, form))
         return found
 
     def size(self, number: Size | int) -> Size:

@@ -18,8 +18,9 @@ def _template(file: str) -> Template:
 
 
 @cache
-def elements() -> Header:
-    return read_header("elements.cuh", (_FOLDER / "elements.cuh").read_text())
+def headers() -> tuple[Header, ...]:
+    """What the templates have in common, beside the device library."""
+    return (read_header("elements.cuh", (_FOLDER / "elements.cuh").read_text()),)
 
 
 def filled(file: str, **holes: object) -> str:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from tilewright.playbook.loops.emit import ElementScope, Scope, VectorScope, Writer
 from tilewright.playbook.loops.gemm import Operand
-from tilewright.playbook.loops.grouping import Group, Member, levels_of
+from tilewright.playbook.loops.grouping import Group, Member
 from tilewright.playbook.loops.index import Index
 from tilewright.playbook.loops.ir import Expr, Node
+from tilewright.playbook.loops.line_kernels import after
 from tilewright.playbook.loops.narrow import HALVES
 from tilewright.playbook.loops.sizes import Size
 from tilewright.playbook.loops.templates import filled
@@ -103,12 +104,7 @@ def epilogue(
     element = ElementScope(vector, vectors)
     if correction:
         element.add(correction)
-    by_node = {one.node: one for one in members}
-    levels = levels_of(group)
-    for one in sorted(group.members, key=lambda one: (one.node is not anchor, levels[one])):
-        seen = by_node[one.node]
-        made = "sum" if one.node is anchor else writer.value(seen.body, element)
-        file.row_value(group, seen, made, writer, element)
+    after(file, group, anchor, ["sum"], writer, element, {one.node: one for one in members})
     width = file.width(f"c_{name}", vectors, columns)
     stores = "\n".join(vector.stores)
     return {"width": width, "loads": _joined(outer, vector), "body": element.text, "stores": stores}

@@ -137,11 +137,18 @@ class Vectors:
         return self.packed_step(self.program.buffers[load.buffer], load.places)
 
 
-def widths(program: Program, members: Sequence[Member]) -> list[int]:
+Stores = Sequence[tuple[Buffer, tuple[Index, ...]]]
+
+
+def _stores_of(members: Sequence[Member]) -> Stores:
+    return [(one.node.buffer, one.target) for one in members if one.node.kind != "reduction"]
+
+
+def widths(program: Program, members: Sequence[Member], stores: Stores | None = None) -> list[int]:
     """Elements that a thread may take at once, the most first: vectors of 16 bytes of the narrowest tensor, and of no
     more than 32 of the widest."""
     sizes = {program.buffers[load.buffer].dtype.itemsize for one in members for load in one.loads if _moves(load)}
-    sizes |= {one.node.buffer.dtype.itemsize for one in members if one.node.kind != "reduction"}
+    sizes |= {buffer.dtype.itemsize for buffer, _ in (_stores_of(members) if stores is None else stores)}
     width = max(min(_VECTOR // min(sizes), 2 * _VECTOR // max(sizes)), 1) if sizes else 4
     operations = sum(size_of(one.body) for one in members)
     while width > 1 and width * operations > _MOST_OPERATIONS:
@@ -154,7 +161,11 @@ def _moves(value: Expr) -> bool:
 
 
 def access_cost(
-    program: Program, members: Sequence[Member], vectors: Vectors, written: Mapping[str, object]
+    program: Program,
+    members: Sequence[Member],
+    vectors: Vectors,
+    written: Mapping[str, object],
+    stores: Stores | None = None,
 ) -> tuple[float, bool]:
     """What an element costs in memory traffic, and whether all of it is made of vectors.
 
@@ -172,10 +183,16 @@ def access_cost(
             packed = not once and vectors.load_step(load) != 0
             is_packed = is_packed and (once or packed)
             cost += weight * _access(buffer, load.places, vectors, once, packed)
-        if one.node.kind != "reduction":
-            packed = one.node.kind != "scatter" and vectors.packed_step(one.node.buffer, one.target) != 0
+        if stores is None and one.node.kind != "reduction":
+            if one.node.kind == "scatter":  # atomics: those of neighbouring threads are as far apart as their vectors
+                is_packed = False
+                cost += weight * (min(vectors.width * one.node.buffer.dtype.itemsize, _SECTOR) + _REQUEST)
+                continue
+            packed = vectors.packed_step(one.node.buffer, one.target) != 0
             is_packed = is_packed and packed
             cost += weight * _access(one.node.buffer, one.target, vectors, False, packed)
+    for buffer, target in stores or ():
+        cost += _access(buffer, target, vectors, False, vectors.packed_step(buffer, target) != 0)
     return cost, is_packed
 
 
