@@ -184,7 +184,7 @@ class _Rows:
         the launch changes what it reads, which other threads then write."""
         size = self.writer.size(columns)
         changes = any(name in self.program.changed for name in self.group.written)
-        return f"is_live ? {size} : 0" if changes else size
+        return f"(is_live ? {size} : 0)" if changes else size
 
     def _sweep(self, members: list[Member], columns: Size) -> None:
         """Once along the columns: what is stored there, and what is reduced."""

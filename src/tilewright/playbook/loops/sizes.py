@@ -64,7 +64,8 @@ class Size:
 
     def over(self, other: Size | int) -> Size:
         """Divided without a remainder. A plan divides no negative numbers."""
-        if any(one < 0 for one in self.values):
+        seen = (*self.traced, self.own)
+        if any(one < 0 for one in seen) and all(one <= 0 for one in seen):
             return (self * -1).over(other) * -1
         return self._with("/", other, lambda a, b: a // (b or 1))
 
@@ -116,9 +117,9 @@ class SizeTable:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Size(self, values, form)
-        if found.values != values and isinstance(form[-1], Size):
+        if found.own != values[-1] and isinstance(form[-1], Size):
             # Computed, and another at the task's own sizes: parts of a row may be one in all traced calls.
-            found = self._apart.setdefault(values, Size(self, values, form))
+            found = self._apart.setdefault((*key, values[-1]), Size(self, values, form))
         return found
 
     def size(self, number: Size | int) -> Size:
