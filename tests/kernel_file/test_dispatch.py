@@ -20,7 +20,6 @@ from tilewright.kernel_file import (
     Selection,
     TunedChoices,
     parse,
-    tuned_path,
 )
 from tilewright.records import (
     PROFILES,
@@ -41,6 +40,7 @@ from tilewright.records import (
     TuneResult,
     from_json,
     to_json,
+    tuned_path,
 )
 
 H200 = PROFILES["H200"]

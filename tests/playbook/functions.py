@@ -11,9 +11,10 @@ import torch
 
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.rows import row_program
-from tilewright.playbook.tracing import trace
-from tilewright.playbook.understanding import traced_task
+from tilewright.playbook.tracing import TraceRequest, Traces, trace
+from tilewright.playbook.understanding import Ask, traced_task
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import DTYPE_OF_TORCH, TORCH_DTYPE, call_reference
 
 _HEADER = "import math\nimport torch\nimport torch.nn.functional as F\n\n\n"
@@ -44,6 +45,19 @@ class Function:
 
 _PROGRAMS: dict[str, RowProgram] = {}
 SIZES = {"rows": 4096, "cols": 1024, "batch": 3, "heads": 5, "channels": 6, "height": 7, "width": 9, "groups": 3}
+
+
+def ask_of(function: Function) -> Ask:
+    """Traces in this process; sizes that PyTorch refuses are a problem of the reference, as in a child."""
+    made = function.callable
+
+    def ask(request: TraceRequest) -> Traces:
+        try:
+            return trace(made, request)
+        except (RuntimeError, ValueError) as error:
+            raise ReferenceProblem(str(error)) from error
+
+    return ask
 
 
 def task_of(function: Function, sizes: dict[str, int] = SIZES) -> Task:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.playbook.agreement import check, load_structure
-from tests.playbook.functions import Function
+from tests.playbook.functions import Function, ask_of
 
 from tilewright.playbook.families import Answer, Structure
-from tilewright.playbook.tracing import TraceRequest, Traces, trace
+from tilewright.playbook.tracing import TraceRequest, Traces
 from tilewright.playbook.understanding import answer
 from tilewright.records import Dimension, DType, Precision, SizeFormula, Task, TaskOutput, TensorInput
-from tilewright.reference import ReferenceProblem
 
 SIZES = {"rows": 64, "cols": 256, "batch": 3, "heads": 2, "words": 20, "depth": 12, "height": 32, "width": 64}
 SIZES |= {"keys": 70, "size": 64, "few": 1, "wide": 512, "long": 2048}
@@ -82,10 +81,7 @@ class Placed:
         return answer(self.task, self.ask)
 
     def ask(self, request: TraceRequest) -> Traces:
-        try:
-            return trace(self.function.callable, request)
-        except (RuntimeError, ValueError) as error:
-            raise ReferenceProblem(str(error)) from error
+        return ask_of(self.function)(request)
 
 
 def _parsed(spec: str) -> tuple[str, str]:

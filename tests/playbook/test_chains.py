@@ -8,7 +8,7 @@ import pytest
 from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import TWO_SETS, Function, task_of
 
-from tilewright.playbook.families import Answer
+from tilewright.playbook.families import Schedules
 from tilewright.playbook.rows import ROWS
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import traced_task
@@ -17,9 +17,11 @@ from tilewright.records import Task
 SIZES = ((1, 1), (5, 3), (2, 127), (33, 8))
 
 
-def _answer(function: Function, task: Task) -> Answer:
+def _answer(function: Function, task: Task) -> Schedules:
     made = function.callable
-    return ROWS.answer(traced_task(task, lambda request: trace(made, request)))
+    found = ROWS.matches(traced_task(task, lambda request: trace(made, request)))
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("function", TWO_SETS[:3], ids=lambda one: one.name)

@@ -33,7 +33,7 @@ def _halves() -> tuple[RowProgram, RowProgram]:
     return first, replace(second, inputs=inputs, values=values, outputs=(replace(second.outputs[0], name="y"),))
 
 
-@pytest.mark.parametrize("way", ["lanes", "shared"])
+@pytest.mark.parametrize("schedule", ["lanes", "shared"])
 def test_fragments_of_two_programs_are_one_file(schedule: str, tmp_path: Path) -> None:
     first, second = _halves()
     chosen = {one.id: one for one in every_schedule(second)}[schedule]

@@ -21,7 +21,7 @@ from tilewright.kernel_file.evaluate import evaluate
 from tilewright.playbook.gemms.epilogue_text import epilogue_text
 from tilewright.playbook.gemms.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.gemms.hopper_form import Form
-from tilewright.playbook.gemms.hopper_store import epilogue
+from tilewright.playbook.gemms.hopper_store import epilogue_lines
 from tilewright.playbook.gemms.program import Kept, Triangle
 from tilewright.playbook.gemms.schedules import gemm_schedules
 from tilewright.records import BuildFailure, DType
@@ -387,7 +387,7 @@ __global__ void store_sums(float* __restrict__ c, int M, int N, int batch, int p
 def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> None:
     """As wgmma leaves them in registers; what is beyond the result is not stored."""
     product = Product((1, m, n, 64), DType.BF16, pieces=True).contraction
-    text = "\n".join(epilogue(Form(product, False, True, n % 4 == 0))).replace("unrolled for", "for")
+    text = "\n".join(epilogue_lines(Form(product, False, True, n % 4 == 0))).replace("unrolled for", "for")
     path = tmp_path / "store.cu"
     path.write_text(STORE.format(m=m, n=n, epilogue=text))
     places = torch.arange(m)[:, None] * 1000.0 + torch.arange(n)

@@ -9,7 +9,7 @@ from tests.playbook.agreement import check, load_structure
 from tests.playbook.functions import SIZES, Function, draw, program_of, task_of
 
 from tilewright.kernel_file import parse
-from tilewright.playbook.catalogue import structures
+from tilewright.playbook.catalogue import row_schedules
 from tilewright.records import PROFILES, BuildFailure, Task
 from tilewright.records.tensors import TensorSpec
 from tilewright.tasks import task_op_line
@@ -44,7 +44,7 @@ def _task(function: Function, channels: int) -> Task:
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
 def test_columns_in_16_bits_are_right_and_clean(function: Function, channels: int, tmp_path: Path) -> None:
     task = _task(function, channels)
-    for step in structures(program_of(function, task)):
+    for step in row_schedules(program_of(function, task)).structures:
         op = load_structure(step, task, tmp_path)
         for count, height, width in ((channels, 12, 12), *PLACES):
             sizes = {"batch": 2, "channels": count, "height": height, "width": width}
@@ -58,7 +58,7 @@ def test_columns_in_16_bits_are_right_and_clean(function: Function, channels: in
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
 def test_what_is_held_in_16_bits_fits_the_registers(function: Function) -> None:
     task = _task(function, 64)
-    step = structures(program_of(function, task))[0]
+    step = row_schedules(program_of(function, task)).structures[0]
     assert step.id == ("column-tiles-again" if function.name in ("means", "places") else "column-tiles")
     sizes = {one.name: one.size for one in task.dimensions}
     specs = {

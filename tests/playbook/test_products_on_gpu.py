@@ -11,7 +11,7 @@ from tests.playbook.agreement import load_structure
 from tests.playbook.functions import draw, truth
 from tests.playbook.product_functions import BY_NAME, traced_of
 
-from tilewright.playbook.gemms.schedules import answer
+from tilewright.playbook.gemms.schedules import PRODUCTS
 from tilewright.records import PROFILES
 from tilewright.reference.torch_calls import call_reference
 
@@ -39,7 +39,9 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     tensors = {one: tensor.cuda() for one, tensor in draw(task, sizes, 1).items()}
     wanted = truth(BY_NAME[name], task, tensors)
     torchs = call_reference(BY_NAME[name].callable, task, tensors)
-    for step in answer(replace(traced, task=task)).every:
+    found = PRODUCTS.matches(replace(traced, task=task))
+    assert found is not None
+    for step in found.every:
         returned = load_structure(step, task, tmp_path)(*tensors.values())
         results = returned if isinstance(returned, tuple) else (returned,)
         for got, want, usual in zip(results, wanted, torchs, strict=True):

@@ -15,7 +15,7 @@ from tests.playbook.test_scans import BY_NAME as SCANS
 
 import tilewright
 from tilewright.playbook import file_text
-from tilewright.playbook.catalogue import every_structure
+from tilewright.playbook.catalogue import row_schedules
 from tilewright.records import NumberInput
 from tilewright.tasks import task_op_line
 
@@ -51,7 +51,7 @@ def test_rows_read_once_are_right_and_clean(
 ) -> None:
     function = BY_NAME[name]
     task = task_of(function)
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == id)
     op = load_structure(step, task, tmp_path)
     for rows, cols in sizes:
         check(op, function, task, sizes_at(task, rows, cols))
@@ -74,7 +74,7 @@ def test_tensors_may_have_the_names_of_what_kernels_use(names: tuple[str, str], 
     one, other = names
     function = Function("named", f"return torch.softmax({one} + {other}, -1)", f"{one}: {_X}; {other}: {_X}")
     task = task_of(function, {**SIZES, "cols": 200000})
-    step = next(step for step in every_structure(program_of(function, task)) if step.id == id)
+    step = next(step for step in row_schedules(program_of(function, task)).every if step.id == id)
     check(load_structure(step, task, tmp_path), function, task, sizes_at(task, 3, 512))
 
 
@@ -86,7 +86,7 @@ def test_what_is_placed_and_read_once_is_right_and_clean(case: Placed, id: str, 
 def test_a_part_that_is_kept_is_read_once(tmp_path: Path) -> None:
     function = BY_NAME["batch_norm_train"]
     task = task_of(function, {**SIZES, "batch": 12, "channels": 3, "height": 64, "width": 60})
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == "kept")
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == "kept")
     text = step.write(task_op_line(task)).replace("device.sms", "3").replace("device.smem_block", "20000")
     path = tmp_path / "kept.cu"
     path.write_text(text.replace("288 / max", "32 / max"))
@@ -103,7 +103,7 @@ def test_lines_are_said_to_stay_on_hopper_and_of_large_tensors_alone(
 ) -> None:
     function = BY_NAME["gate"]
     task = task_of(function)
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == "vectors")
+    step = next(one for one in row_schedules(program_of(function, task)).every if one.id == "vectors")
     for most, wanted in (("0", hinted), ("device.l2", False)):
         monkeypatch.setattr(file_text, "_MOST_CACHED", most)
         path = tmp_path / f"gate_{most.partition('.')[0]}.cu"

@@ -11,7 +11,7 @@ from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, Function, draw, program_of, task_of
 
 from tilewright.kernel_file import evaluate, parse
-from tilewright.playbook.catalogue import every_structure
+from tilewright.playbook.catalogue import row_schedules
 from tilewright.playbook.families import Structure
 from tilewright.playbook.structures import pointwise
 from tilewright.records import PROFILES, Launch, NumberInput, Task, TensorSpec
@@ -25,7 +25,7 @@ SIZES = ((3, 8 * 130), (2, 8 * 300), (37, 24), (5, 127), (2, 1), (0, 64))
 def _structure(name: str) -> tuple[Structure, Function, Task]:
     function = BY_NAME[name]
     task = task_of(function)
-    found = next(one for one in every_structure(program_of(function, task)) if one.id == "rectangles")
+    found = next(one for one in row_schedules(program_of(function, task)).every if one.id == "rectangles")
     return found, function, task
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from tests.playbook.agreement import load_structure
-from tests.playbook.functions import Function, task_of
+from tests.playbook.functions import Function, ask_of, task_of
 from tests.playbook.placed import Placed
 
 from tilewright.playbook.families import Structure
-from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import answer, any_graph
 from tilewright.records import Task
 
@@ -110,11 +109,8 @@ def _same(found: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, least: fl
 
 def _structures(task: Task, function: Function, every: bool = True) -> Iterator[tuple[str, Structure]]:
     """Loops, and whatever a family writes or its first version alone."""
-
-    def ask(request: object) -> object:
-        return trace(function.callable, request)  # type: ignore[arg-type]
-
-    found = (answer(task, ask), any_graph(task, ask))  # type: ignore[arg-type]
+    ask = ask_of(function)
+    found = (answer(task, ask), any_graph(task, ask))
     for step in {one.id: one for each in found for one in (each.every if every else (each.draft,))}.values():
         yield step.id, step
 

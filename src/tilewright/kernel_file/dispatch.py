@@ -8,24 +8,27 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, NamedTuple
 
 from tilewright.kernel_file.calls import Arguments
-from tilewright.kernel_file.compiled_plan import KernelFile
+from tilewright.kernel_file.closures import Bindings
+from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, KernelFile, NeedLine
 from tilewright.kernel_file.evaluate import (
     Evaluation,
     Refused,
+    flatten_leading,
+    initial_bindings,
     traced_out_specs,
     try_evaluate,
 )
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
-from tilewright.kernel_file.search import Choice
+from tilewright.kernel_file.search import Choice, run_line
 from tilewright.kernel_file.tuned import NearChoice, TunedChoices, evaluate_tuned
-from tilewright.records import ConstantValue, DType, GpuProfile
+from tilewright.records import ConstantValue, DType, GpuProfile, TensorSpec
 
 MAX_CONSTANT_SETS = 16
 DEFAULT_CAPACITY = 1024
@@ -237,10 +240,14 @@ def traced_outs(files: Sequence[KernelFile], regular: Mapping[str, Any]) -> tupl
     reasons: list[Reason] = []
     found: list[tuple[KernelFile, tuple[TracedOut, ...]]] = []
     for file in files:
-        try:
-            found.append((file, _outs(file, regular, check_needs=False)))
-        except DoesNotApply as refusal:
-            reasons.append(Reason(file.name, refusal.problem))
+        problem = _refusal(file, regular)
+        if problem is None:
+            try:
+                found.append((file, _outs(file, regular, check_needs=False)))
+            except DoesNotApply as refusal:
+                problem = refusal.problem
+        if problem is not None:
+            reasons.append(Reason(file.name, problem))
     if len({str(outs) for _, outs in found}) == 1:  # as text: comparing symbols would add guards
         return found[0][1]
     for file, _ in found:
@@ -255,3 +262,67 @@ def _outs(file: KernelFile, regular: Mapping[str, Any], check_needs: bool) -> tu
     strided = {line.directive.name for line in file.compiled.outs if line.stride is not None}
     specs = zip(file.plan.op.results, traced_out_specs(file, regular, check_needs), strict=True)
     return tuple(TracedOut(spec.dtype, spec.shape, spec.stride if name in strided else None) for name, spec in specs)
+
+
+# -- refusals that do not depend on sizes --
+
+
+class _Undecided(Exception):
+    """An unknown size was compared or converted."""
+
+
+class _Unknown:
+    """An unknown size or number: arithmetic gives another, comparisons raise `_Undecided`."""
+
+    def _arithmetic(self, *others: object) -> _Unknown:
+        return _Unknown()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _arithmetic
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = _arithmetic
+
+    def _raise(self, *others: object) -> Any:
+        raise _Undecided
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _raise
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = _raise
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _refusal(file: KernelFile, regular: Mapping[str, Any]) -> Problem | None:
+    """Why a file takes no call with these dtypes and ranks; None where it may."""
+    seen = flatten_leading(file, {name: _without_sizes(value) for name, value in regular.items()})
+    if isinstance(seen, Problem):
+        return seen
+    bindings = initial_bindings(file, seen.arguments, None)
+    for line in file.compiled.unconditional_lines:
+        problem = _run(line, bindings)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _run(line: DefinitionLine | NeedLine | BufferLine, bindings: Bindings) -> Problem | None:
+    if isinstance(line, NeedLine):
+        for part in line.parts:
+            try:
+                problem = run_line(replace(line, parts=(part,)), bindings)
+            except _Undecided:
+                continue
+            if problem is not None:
+                return problem
+        return None
+    try:
+        return run_line(line, bindings)
+    except _Undecided:
+        bindings[line.directive.name] = _Unknown()
+        return None
+
+
+def _without_sizes(value: Any) -> Any:
+    if isinstance(value, TensorSpec):
+        shape: Any = tuple(_Unknown() for _ in value.shape)
+        stride: Any = tuple(_Unknown() for _ in value.shape)
+        return TensorSpec(value.dtype, shape, stride)
+    if value is None or isinstance(value, bool):
+        return value
+    return tuple(_Unknown() for _ in value) if isinstance(value, tuple) else _Unknown()

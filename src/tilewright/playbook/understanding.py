@@ -82,10 +82,10 @@ def answer(task: Task, ask: Ask) -> Answer:
     if not found.structures:
         return any_graph(task, ask)
     try:
-        sizes, loops = _in_loops(task, ask)
+        sizes, loops = _in_loops(task, ask, found.held)
     except Exception:  # no rule for something that the schedules know, or a fault, which takes no schedule away
         return Answer(found.structures[0], found.structures[1:], found.every)
-    draft = replace(loops.draft, resort=True)
+    draft = loops.draft
     if sizes >= found.sizes:
         return Answer(draft, found.structures, (draft, *found.every))
     return Answer(found.structures[0], (*found.structures[1:], draft), (*found.every, draft))
@@ -100,6 +100,7 @@ def check_supported(task: Task, ask: Ask) -> None:
 @dataclass(frozen=True)
 class _Found(Schedules):
     sizes: int = 0  # dimensions that may vary
+    held: frozenset[str] = frozenset()  # those that may not, though the task lets them
 
 
 def _schedules(task: Task, ask: Ask) -> _Found:
@@ -109,7 +110,10 @@ def _schedules(task: Task, ask: Ask) -> _Found:
         for family in FAMILIES:
             if (found := _matched(family, traced)) is not None and found.structures:
                 parse(found.structures[0].write(task_op_line(task)))
-                return _Found(found.structures, found.others, _varying(traced))
+                free = {one.name for one in task.free if one.varies} - {
+                    one.name for one in traced.task.free if one.varies
+                }
+                return _Found(found.structures, found.others, _varying(traced), frozenset(free))
     except (NotSupported, KernelFileError):
         pass
     return _Found(())
@@ -131,20 +135,20 @@ def any_graph(task: Task, ask: Ask) -> Answer:
     return _in_loops(task, ask)[1]
 
 
-def _in_loops(task: Task, ask: Ask) -> tuple[int, Answer]:
-    """The same with how many dimensions may vary."""
-    for held, probes in _attempts(task):
+def _in_loops(task: Task, ask: Ask, held: frozenset[str] = frozenset()) -> tuple[int, Answer]:
+    """The same with how many dimensions may vary; `held`: those that schedules hold, which is tried early."""
+    for held_task, probes in _attempts(task, held):
         try:
-            *traces, own = ask(TraceRequest(held, (*probes.probes, Probe(task.sizes, {})), KEPT)).traces
+            *traces, own = ask(TraceRequest(held_task, (*probes.probes, Probe(task.sizes, {})), KEPT)).traces
             if same_graph(tuple(traces)):
                 alike = same_graph((traces[0], own))  # small sizes may be read otherwise, by another name for a view
-                least = _at_the_least(held, probes, ask)
+                least = _at_the_least(held_task, probes, ask)
                 least = least if least and same_graph((traces[0], least)) else None
-                traced = TracedTask(held, tuple(traces), probes)
+                traced = TracedTask(held_task, tuple(traces), probes)
                 try:
                     return _varying(traced), loops_answer(traced, own if alike else None, least)
                 except OtherAtTheLeast:
-                    two = _from_two(held)
+                    two = _from_two(held_task)
                     found = loops_answer(replace(traced, task=two), own if alike else None)
                     draft = replace(found.draft, write=partial(_with_least_sizes, found.draft, two))
                     return _varying(traced), replace(found, draft=draft, every=(draft,))
@@ -173,10 +177,16 @@ def _with_least_sizes(draft: Structure, task: Task, op_line: str) -> str:
     return with_least_sizes(draft.write(op_line), task)
 
 
-def _attempts(task: Task) -> Iterator[tuple[Task, ProbeSet]]:
+def _attempts(task: Task, known: frozenset[str]) -> Iterator[tuple[Task, ProbeSet]]:
     """Varied sizes and numbers; then with what a graph may depend on held: numbers, small sizes, all but one."""
     varied = [one for one in task.free if one.varies]
-    kept = [varied[MOST_PROBED:], *([one for one in varied if one.size <= most] for most in _SMALL), varied[1:]]
+    dependent = [one for one in varied if one.name in known]
+    kept = [
+        varied[MOST_PROBED:],
+        dependent,
+        *([one for one in varied if one.size <= most] for most in _SMALL),
+        varied[1:],
+    ]
     for names in dict.fromkeys(tuple(one.name for one in some) for some in kept):
         held = _holding(task, names)
         for spread in Spread:

@@ -41,8 +41,9 @@ _WHY_EXTERNAL = {
     "free": "memory is the plan's to give: declare a scratch buffer",
 }
 _CLOCK = re.compile(r"%(?:clock(?:64|_hi)?|globaltimer(?:_lo|_hi)?)\b")
-# Launch number, running graph, performance counters: a kernel could behave differently from call to call.
-_CALL_MARK = re.compile(r"%(?:gridid|current_graph_exec|pm[0-7](?:_64)?|envreg\d+)\b")
+# Launch number, running graph, performance counters: a kernel could behave differently from call to call. Environment
+# registers likewise, but for the two that hold the grid barrier of cooperative groups.
+_CALL_MARK = re.compile(r"%(?:gridid|current_graph_exec|pm[0-7](?:_64)?|envreg(?![12]\b)\d+)\b")
 # Where a block runs.
 _PLACE_MARK = re.compile(r"%(?:smid|nsmid|warpid|nwarpid)\b")
 # Where libcu++ reads the clock while it waits: chrono, the polling loop, and a primitive above.

@@ -15,6 +15,7 @@ from tests.frontends.in_process import Done, tilewright
 import tilewright as tw
 from tilewright.frontends.agents.author import AgentReporter
 from tilewright.frontends.agents.session import Session
+from tilewright.frontends.report.site import Site, chosen
 from tilewright.records import digest_of
 from tilewright.runtime import ChangedKernelFile
 from tilewright.store import LibraryKernel, RunFolder, Store
@@ -78,10 +79,10 @@ def test_show_says_so(home: Path, changed: str) -> None:
     assert "none passed" in told(tilewright(home, "runs"))
 
 
-def test_explain_and_view_say_so(home: Path, tmp_path: Path) -> None:
+def test_explain_and_view_say_so(home: Path) -> None:
     assert "of which none passed" in told(tilewright(home, "explain", "last"))
-    told(tilewright(home, "view", "last", "--export", tmp_path / "pages"))
-    pages = "".join(path.read_text("utf-8") for path in (tmp_path / "pages").rglob("*.html"))
+    site = Site(chosen("last", Store(home)))
+    pages = "".join(site.html(address, {}) for address in ("index.html", site.home))
     assert "changed since" in pages
     assert "none passed" in pages
 

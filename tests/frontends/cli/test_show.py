@@ -178,7 +178,10 @@ def test_the_end_says_verified_or_provisional_and_why_there_is_no_time(home: Pat
     def end(run: Run) -> str:
         shown = io.StringIO()
         answers = finished(made_by_run(run, tmp_path / "k.cu"))
-        show(Console(file=shown, width=80), end_of_run(run, answers, tmp_path / "k.cu", table=True, call=True))
+        show(
+            Console(file=shown, width=80),
+            end_of_run(run, answers, tmp_path / "k.cu", table=True, call=True, took_s=None),
+        )
         return shown.getvalue()
 
     assert "verified: right in 1 case on H200 (emulated)\n" in end(run)
