@@ -241,6 +241,31 @@ def test_what_is_another_number_at_size_1_is_not_written_for_it(tmp_path: Path) 
     assert "x.shape[1] >= 2" in (tmp_path / "spaced.cu").read_text()
 
 
+def test_what_squeeze_leaves_in_place_is_not_taken_at_size_1() -> None:
+    case = Placed("squeezed", "return F.rms_norm(x.squeeze(), x.squeeze().shape[-1:]).square().sum()", _X, "f32[]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    text = step.write(task_op_line(case.task))
+    assert "x.shape[0] >= 2" in text
+    assert "x.shape[1] >= 2" in text
+
+
+def test_pytorch_s_own_casts_do_not_round() -> None:
+    """The greatest of log-probabilities is not sought among ties that only a cast inside of log_softmax makes."""
+    case = Placed("likeliest", "return torch.log_softmax(x, -1).argmax(-1)", "x: f16[rows, cols]", "i64[rows]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    assert "(__float2half(" not in step.write(task_op_line(case.task)).rpartition("using index_t")[2]
+
+
+def test_whole_numbers_are_compared_as_pytorch_casts_them(tmp_path: Path) -> None:
+    """A number and a tensor of no dimensions are cast to the dtype of a tensor that has some."""
+    body = "return (x.to(torch.int64) * 100000).sum() > x, x.to(torch.int8) < 300"
+    case = Placed("compared", body, "x: i32[rows]", "bool[rows]; bool[rows]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    x = torch.tensor([29000, 5, 200, -4], dtype=torch.int32)
+    for found, wanted in zip(load_structure(step, case.task, tmp_path)(x), case.function.callable(x), strict=True):
+        assert torch.equal(found, wanted)
+
+
 def test_a_filter_may_be_of_any_size(tmp_path: Path) -> None:
     case = Placed(
         "filtered",
