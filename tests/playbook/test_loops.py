@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -239,6 +240,29 @@ def test_what_is_another_number_at_size_1_is_not_written_for_it(tmp_path: Path) 
     (step,) = any_graph(case.task, case.ask).every
     check_structure(case, step, tmp_path)
     assert "x.shape[1] >= 2" in (tmp_path / "spaced.cu").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "need"),
+    [
+        ("return torch.diagonal(x).exp().sum()", "x.shape[0] <= x.shape[1]"),
+        ("return torch.diagonal(x.t(), -1).sum()", "x.shape[0] + 1 <= x.shape[1]"),
+        ("return x[:, : x.shape[0]].sum()", "x.shape[0] <= x.shape[1]"),
+        ("return x[: x.shape[1]].sum()", "x.shape[0] <= x.shape[1]"),
+    ],
+)
+def test_what_is_read_of_a_dimension_lies_in_it(body: str, need: str) -> None:
+    """Where one dimension was the shorter one in every traced call, it has to be."""
+    case = Placed("within", body, _X, "f32[]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    assert f"//! need    {need}" in _plan(step.write(task_op_line(case.task)))
+
+
+def _plan(text: str) -> str:
+    """The plan with its lets in their places."""
+    for name, value in reversed(re.findall(r"(\bn\d+) = ([^,\n]+)", text)):
+        text = re.sub(rf"\b{name}\b", value, text)
+    return text
 
 
 def test_what_squeeze_leaves_in_place_is_not_taken_at_size_1() -> None:
