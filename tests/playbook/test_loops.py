@@ -249,6 +249,7 @@ def test_what_is_another_number_at_size_1_is_not_written_for_it(tmp_path: Path) 
         ("return torch.diagonal(x.t(), -1).sum()", "x.shape[0] + 1 <= x.shape[1]"),
         ("return x[:, : x.shape[0]].sum()", "x.shape[0] <= x.shape[1]"),
         ("return x[: x.shape[1]].sum()", "x.shape[0] <= x.shape[1]"),
+        ("return x[:, : -x.shape[0]].sum()", "x.shape[0] <= x.shape[1]"),
     ],
 )
 def test_what_is_read_of_a_dimension_lies_in_it(body: str, need: str) -> None:

@@ -347,7 +347,7 @@ class Lowering:
         """That one size is no longer than another, as in all traced calls; the plan needs it where it may not hold."""
         if least.own > most.own:
             raise NotSupported("the playbook cannot tell how a slice follows from the sizes")
-        if not self.sizes.always(int.__le__, least.values, most.values):
+        if any(one > other for one, other in zip(least.values, most.values, strict=True)):
             self.program.needs[least, most] = None
 
     def narrowed(self, made: Expr, dtype: DType) -> Expr:

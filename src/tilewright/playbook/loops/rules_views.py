@@ -119,6 +119,9 @@ def slice_rule(
     stop = first + (result.shape[dim] - 1) * step + 1
     if stop.literal is None:  # the plan's conditions on shapes see to other ones
         low.require(stop, size)
+    for place in (start, end):
+        if isinstance(place, Size) and max(place.traced) < 0:  # counted from the end
+            low.require(place * -1, size)
     if isinstance(end, Size) and all(one >= other for one, other in zip(end.traced, size.traced, strict=True)):
         low.require(size, end)  # which leaves nothing out
     return moved(one, result.shape, dim, lambda index: index * step + first)
