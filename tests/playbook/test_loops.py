@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -239,6 +240,55 @@ def test_what_is_another_number_at_size_1_is_not_written_for_it(tmp_path: Path) 
     (step,) = any_graph(case.task, case.ask).every
     check_structure(case, step, tmp_path)
     assert "x.shape[1] >= 2" in (tmp_path / "spaced.cu").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "need"),
+    [
+        ("return torch.diagonal(x).exp().sum()", "x.shape[0] <= x.shape[1]"),
+        ("return torch.diagonal(x.t(), -1).sum()", "x.shape[0] + 1 <= x.shape[1]"),
+        ("return x[:, : x.shape[0]].sum()", "x.shape[0] <= x.shape[1]"),
+        ("return x[: x.shape[1]].sum()", "x.shape[0] <= x.shape[1]"),
+        ("return x[:, : -x.shape[0]].sum()", "x.shape[0] <= x.shape[1]"),
+    ],
+)
+def test_what_is_read_of_a_dimension_lies_in_it(body: str, need: str) -> None:
+    """Where one dimension was the shorter one in every traced call, it has to be."""
+    case = Placed("within", body, _X, "f32[]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    assert f"//! need    {need}" in _plan(step.write(task_op_line(case.task)))
+
+
+def _plan(text: str) -> str:
+    """The plan with its lets in their places."""
+    for name, value in reversed(re.findall(r"(\bn\d+) = ([^,\n]+)", text)):
+        text = re.sub(rf"\b{name}\b", value, text)
+    return text
+
+
+def test_what_squeeze_leaves_in_place_is_not_taken_at_size_1() -> None:
+    case = Placed("squeezed", "return F.rms_norm(x.squeeze(), x.squeeze().shape[-1:]).square().sum()", _X, "f32[]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    text = step.write(task_op_line(case.task))
+    assert "x.shape[0] >= 2" in text
+    assert "x.shape[1] >= 2" in text
+
+
+def test_pytorch_s_own_casts_do_not_round() -> None:
+    """The greatest of log-probabilities is not sought among ties that only a cast inside of log_softmax makes."""
+    case = Placed("likeliest", "return torch.log_softmax(x, -1).argmax(-1)", "x: f16[rows, cols]", "i64[rows]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    assert "(__float2half(" not in step.write(task_op_line(case.task)).rpartition("using index_t")[2]
+
+
+def test_whole_numbers_are_compared_as_pytorch_casts_them(tmp_path: Path) -> None:
+    """A number and a tensor of no dimensions are cast to the dtype of a tensor that has some."""
+    body = "return (x.to(torch.int64) * 100000).sum() > x, x.to(torch.int8) < 300"
+    case = Placed("compared", body, "x: i32[rows]", "bool[rows]; bool[rows]", ())
+    (step,) = any_graph(case.task, case.ask).every
+    x = torch.tensor([29000, 5, 200, -4], dtype=torch.int32)
+    for found, wanted in zip(load_structure(step, case.task, tmp_path)(x), case.function.callable(x), strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_a_filter_may_be_of_any_size(tmp_path: Path) -> None:

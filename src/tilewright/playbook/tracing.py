@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from tilewright.playbook.errors import NotSupported
@@ -22,6 +22,7 @@ from tilewright.records import Dimension, NumberInput, ScalarType, Task
 _TOLERANCE = 2e-7  # a number may have been rounded to f32 on its way
 _OWN_TOLERANCE = 1e-12  # what follows from several arguments is told by its last places: 1 - lr * wd is nearly 1
 _COPIES = ("_to_copy", "index_copy")  # no views whose results are copied
+_ATTENTION = "_scaled_dot_product"  # how the names of its fused forms begin
 MOST_CONSTANTS = 4096  # elements of a tensor of constants that are read
 _GREATEST_POWER = 16  # the plan has no powers, only products
 
@@ -177,7 +178,38 @@ def _decompositions(names: tuple[str, ...]) -> dict[Any, Any]:
 
     kept = frozenset(names) if names else frozenset[str]().union(*(family.kept for family in FAMILIES))
     table: Any = {**(decomposition_table if names else {}), **core_aten_decompositions()}
-    return {op: rule for op, rule in table.items() if _name(op).removesuffix("_") not in kept}
+    rules = {op: rule for op, rule in table.items() if _name(op).removesuffix("_") not in kept}
+    return _with_own_casts(rules) if names else rules
+
+
+def _with_own_casts(rules: dict[Any, Any]) -> dict[Any, Any]:
+    """The rules, whose own casts between floats become `convert_element_type`: no cast that the function has.
+
+    Those of attention stay: its products are of terms that are rounded.
+    """
+    import torch
+
+    depth = 0
+
+    def within(rule: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(rule)
+        def made(*given: Any, **words: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return rule(*given, **words)
+            finally:
+                depth -= 1
+
+        return made
+
+    def cast(one: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+        if not depth or dtype is None or not (one.dtype.is_floating_point and dtype.is_floating_point):
+            return NotImplemented  # stays as it is
+        return torch.ops.prims.convert_element_type(one, dtype)
+
+    own = {op: rule if _name(op).startswith(_ATTENTION) else within(rule) for op, rule in rules.items()}
+    return own | {torch.ops.aten._to_copy.default: cast}
 
 
 def _name(target: Any) -> str:

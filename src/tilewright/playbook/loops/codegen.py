@@ -101,6 +101,8 @@ class KernelFile:
                 for dim, stride in enumerate(buffer.strides):
                     if not buffer.shape[dim].is_always(1):
                         plan.tail.append(f"need    {given.name}.stride[{dim}] == {plan.size(stride)}")
+        for least, most in self.program.needs:
+            plan.tail.append(f"need    {plan.size(least)} <= {plan.size(most)}")
         for name in self.memory.names:
             if name in self.program.buffers:
                 self.index_sizes[self.program.numel(self.program.buffers[name])] = None

@@ -304,6 +304,7 @@ class Program:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     changed: dict[str, str] = field(default_factory=dict)  # from buffers to the inputs that take their content
+    needs: dict[tuple[Size, Size], None] = field(default_factory=dict)  # sizes that are no longer than others
     notes: list[str] = field(default_factory=list)  # rewrites that made work disappear, a sentence each
 
     @property

@@ -343,6 +343,13 @@ class Lowering:
         numbers = [self.element(one, ()).kind for one in operands if not isinstance(one, Tensor)]
         return max([*tensors, *numbers], key=KINDS.index)
 
+    def require(self, least: Size, most: Size) -> None:
+        """That one size is no longer than another, as in all traced calls; the plan needs it where it may not hold."""
+        if least.own > most.own:
+            raise NotSupported("the playbook cannot tell how a slice follows from the sizes")
+        if any(one > other for one, other in zip(least.values, most.values, strict=True)):
+            self.program.needs[least, most] = None
+
     def narrowed(self, made: Expr, dtype: DType) -> Expr:
         """What an integer of the dtype keeps of a 64-bit result."""
         return self.exprs.expr(NARROW[dtype], (made,), "int") if made.kind == "int" and dtype in NARROW else made

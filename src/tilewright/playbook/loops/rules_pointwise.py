@@ -88,13 +88,27 @@ def _floats(op: str) -> Rule:
     return made
 
 
+def _compared_as(operands: tuple[Value, ...]) -> DType | None:
+    """The dtype to which PyTorch casts whole numbers before it compares them, where it may be narrower than one.
+
+    A tensor of no dimensions and a number yield to the dtype of a tensor that has some.
+    """
+    tensors = [one for one in operands if isinstance(one, Tensor)]
+    dtypes = {one.dtype for one in [one for one in tensors if one.rank] or tensors}
+    is_mixed = len(tensors) < len(operands) or len({one.dtype for one in tensors}) > 1
+    return next(iter(dtypes)) if is_mixed and len(dtypes) == 1 else None
+
+
 def _comparison(op: str) -> Rule:
     def made(low: Lowering, result: Result, *operands: Value) -> Tensor:
         kind = max(low.common_kind(operands), "int", key=("int", "bool", "float", "double").index)
         kind = "int" if kind == "bool" else kind
+        narrow = NARROW.get(_compared_as(operands)) if kind == "int" else None
 
         def body(at: Places) -> Expr:
-            return low.exprs.expr(op, tuple(low.exprs.convert(low.element(one, at), kind) for one in operands), "bool")
+            args = tuple(low.exprs.convert(low.element(one, at), kind) for one in operands)
+            args = tuple(low.exprs.expr(narrow, (one,), "int") for one in args) if narrow else args
+            return low.exprs.expr(op, args, "bool")
 
         return _pointwise(low, result, body)
 

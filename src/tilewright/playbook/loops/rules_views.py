@@ -115,14 +115,25 @@ def _place(low: Lowering, place: Value, size: Size) -> Size:
 def slice_rule(
     low: Lowering, result: Result, one: Tensor, dim: int = 0, start: Value = None, end: Value = None, step: int = 1
 ) -> Tensor:
-    first = _place(low, start or 0, one.shape[dim])
+    first, size = _place(low, start or 0, one.shape[dim]), one.shape[dim]
+    stop = first + (result.shape[dim] - 1) * step + 1
+    if stop.literal is None:  # the plan's conditions on shapes see to other ones
+        low.require(stop, size)
+    for place in (start, end):
+        if isinstance(place, Size) and max(place.traced) < 0:  # counted from the end
+            low.require(place * -1, size)
+    if isinstance(end, Size) and all(one >= other for one, other in zip(end.traced, size.traced, strict=True)):
+        low.require(size, end)  # which leaves nothing out
     return moved(one, result.shape, dim, lambda index: index * step + first)
 
 
 @rule("select")
 def _select(low: Lowering, result: Result, one: Tensor, dim: int, place: Value) -> Tensor:
     dim %= one.rank
-    fixed = low.indices.number(_place(low, place, one.shape[dim]))
+    taken = _place(low, place, one.shape[dim])
+    if taken.literal is None:
+        low.require(taken + 1, one.shape[dim])
+    fixed = low.indices.number(taken)
     return Tensor(result.shape, one.dtype, lambda at: one.at((*at[:dim], fixed, *at[dim:])), one.exact)
 
 
@@ -185,10 +196,13 @@ def _unfold(low: Lowering, result: Result, one: Tensor, dim: int, _: Value, step
 @rule("diagonal")
 def _diagonal(low: Lowering, result: Result, one: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     first, second = dim1 % one.rank, dim2 % one.rank
+    starts = {first: max(-offset, 0), second: max(offset, 0)}
+    for dim, start in starts.items():  # it is as long as what is left of the shorter one
+        low.require(result.shape[-1] + start, one.shape[dim])
 
     def at(places: Places) -> Expr:
         others = iter(places[:-1])
-        along = {first: places[-1] + max(-offset, 0), second: places[-1] + max(offset, 0)}
+        along = {dim: places[-1] + start for dim, start in starts.items()}
         return one.at(tuple(along[dim] if dim in along else next(others) for dim in range(one.rank)))
 
     return Tensor(result.shape, one.dtype, at, one.exact)

@@ -1,7 +1,8 @@
 """The sizes at which slices mean what they meant at the probes.
 
 `x[2:]` begins at 2 wherever there are two elements, and at the end of a shorter tensor; `x[:128]` is all of a shorter
-one. So a file needs as many elements as its slices count, or no more than that where the probes had fewer.
+one. So a file needs as many elements as its slices count, or no more than that where the probes had fewer. Likewise a
+dimension that `squeeze` left in place has to be longer than 1.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def _dimensions(node: TracedNode, rank: int) -> Iterator[int]:
         yield from {dim % rank for dim in _numbers(node.given(2, "dims"))}
     elif node.target == "constant_pad_nd":
         yield from (rank - 1 - pair for pair in range(len(_numbers(node.given(1, "pad"))) // 2))
+    elif node.target == "squeeze":
+        yield from {dim % rank for dim in _numbers(node.given(1, "dim"))} if len(node.arguments) > 1 else range(rank)
 
 
 def _range(nodes: Nodes, dim: int, sizes: Sizes) -> tuple[int, int | None]:
@@ -60,6 +63,8 @@ def _range(nodes: Nodes, dim: int, sizes: Sizes) -> tuple[int, int | None]:
     node, rank = nodes[0], len(nodes[0].result.shape)
     if node.target in _STARTS:
         return _slice_range(nodes, sizes)
+    if node.target == "squeeze":
+        return (2 if min(sizes) > 1 else 0), None
     if node.target in _PLACES:
         place = _counted(nodes, _PLACES[node.target], "index", sizes)
         return (0 if place is None else place + 1 if place >= 0 else -place), None
