@@ -252,7 +252,7 @@ def operative() -> frozenset[str]:
     phrases = [phrase for one in operations().values() for phrase in one.phrases]
     phrases += [p for one in operations().values() for o in one.options for p in (*o.phrases, *o.alone)]
     single = {joined(phrase) for one in operations().values() for phrase in one.phrases}
-    return (stems(*phrases) - harmless() | single) - fillers()
+    return (stems(*phrases) - harmless() | single | stems(vocabulary()["changing"])) - fillers()
 
 
 @cache

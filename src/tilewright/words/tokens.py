@@ -415,7 +415,7 @@ def _named_tensors(some: list[Token], place: int) -> tuple[list[Token], int] | N
     while _is_tensor(some, at):
         many.append(some[at].text)
         end = at = at + 1
-        while at < min(len(some), end + 2) and some[at].text in (",", "and", "&", "/"):
+        while at < min(len(some), end + 2) and some[at].text in (",", "and", "&", "/", "vs", "versus"):
             at += 1
         beside = {one.text for one in (some[end - 1], *some[at : at + 1])} <= set("qkvpgm")
         if at == end and not beside:
