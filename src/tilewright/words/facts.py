@@ -253,6 +253,8 @@ class Facts:
         own = [a.name for a in step.chosen.arguments]
         known = {name for one in own for name in called(one)}
         arguments = step.chosen.arguments
+        if any(re.search(rf"\b{one} *=", step.chosen.code) for one in many):
+            return  # the code has names of its own
         pair = len(many) == 2 == len(arguments) and "".join(many) in ("ab", "pq", "uv", "xy", "rs", "ax")
         if pair and len(arguments[0].dimensions) == len(arguments[1].dimensions):
             step.called = many

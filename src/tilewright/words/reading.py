@@ -342,6 +342,8 @@ class _Attempt(Facts):
         if role and step and step.operation.axis != "last" and not self.entry:
             step.axis, step.axis_said = role, one.text
             self.used.add(place)
+        elif role == "channels" and self._words(place + 1, place + 2) == ["last"]:
+            self.left.append("channels last")
         elif role and any(one.stem not in hints(s.operation.name) for s in open_steps):
             self.left.append(one.text)
 
@@ -410,15 +412,15 @@ class _Attempt(Facts):
         found = {str(a.dtype) for s in self.steps for a in s.chosen.arguments if a.dtype}
         whole = re.compile(r"\.long\(\)|torch\.int|arg|indices|top_?k|bincount")
         indices = any(whole.search(f"{s.chosen.code} {s.chosen.results} {s.chosen.says}") for s in self.steps)
-        if wanted and self._is_fact(place):
-            self.notes.append(f'not used: "{one.text}": integers and booleans are taken in the dtype of the reference')
+        if wanted in ("i32", "i64") and self._is_fact(place):
+            self.notes.append(f'not used: "{one.text}": indices are int64, as PyTorch has them')
             return True
         return bool(wanted) and (wanted in found or (wanted == "i64" and indices))
 
     def _is_fact(self, place: int) -> bool:
         """Whether a dtype is that of a tensor that an operation takes beside its first: "targets bool"."""
         near = {*self._words(place - 2, place), *self._words(place + 1, place + 2)} - {"x"}
-        others = (a.name for s in self.steps for a in s.chosen.arguments[1:])
+        others = (a.name for s in self.steps for a in s.chosen.arguments if str(a.dtype) == "i64")
         return any(near & {one for name in called(own) for one in (name, f"{name}s")} for own in others)
 
     def _changes(self, place: int) -> bool:

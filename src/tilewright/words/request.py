@@ -82,6 +82,9 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
         except SeveralReadings:
             raise
         except NotUnderstood as error:
+            named = _by_name(text, shapes)
+            if named:
+                return named
             found = _formula_inside(text, known)
             if found is None:
                 raise
@@ -97,6 +100,32 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
         return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
         raise (problem if label and problem else error) from None
+
+
+def _by_name(text: str, shapes: Mapping[str, str]) -> Specification | None:
+    """What a request names, where it writes out a formula too that is not read: numbers of both must agree."""
+    chunks = text.split(" ")
+    wrote = [bool(re.search(r"[*/^=@{]|\w\(|\w[-+]\w*\(|\)[-+]|^[-+]$", one)) for one in chunks]
+    if sum(len(re.findall(r"[*/^@+(]| - ", one)) for one, is_one in zip(chunks, wrote, strict=True) if is_one) < 3:
+        return None
+    start, end = wrote.index(True), len(wrote) - wrote[::-1].index(True)
+    while end < len(chunks) and " ".join(chunks[start:end]).count("(") > " ".join(chunks[start:end]).count(")"):
+        end += 1
+    said, name = " ".join(chunks[start:end]), " ".join(chunks[:start]).rstrip(" :=,(")
+    if not name or re.search(r"\bthen\b|\bwhere\b|[;:]", said):
+        return None
+    rest = " ".join(chunks[end:]).lstrip(" ,;.)")
+    try:
+        short = f"{name}, {rest}".strip(" ,")
+        request = read_tokens(short, tokens(_called(short)), shapes)
+        if len(request.steps) != 1 or not request.steps[0].operation.describes or len(request.notes) > 2:
+            return None
+        made = written(text, request, None, shapes)
+    except NotUnderstood:
+        return None
+    if lost_numbers(re.sub(r"(?<![\w.])[012](?![\w.])", "", said), made, bool(shapes)):
+        return None
+    return replace(made, assumptions=(f"taken by its name; this is not checked: {said.rstrip(' ,.')}", *made.assumptions))
 
 
 def _scalars(text: str) -> dict[str, str]:
@@ -121,7 +150,8 @@ def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | No
     defined = {one.target: one.body for _, _, one in said if one is not last[0]} if len(last) == 1 else {}
     formula = last[0].substituted(defined) if len(last) == 1 and len(defined) == len(said) - 1 else None
     alone = len(said) == 1 and not last[0].target and re.match(r"[a-z]{2,} ", last[0].text)  # negate x, x + y
-    if formula is None or formula.target in defined or alone:
+    count = formula is not None and re.fullmatch(r"\d+x", formula.text.strip())  # "2x faster"
+    if formula is None or formula.target in defined or alone or count:
         return None
     before, after = text[: min(one[0] for one in said)], text[max(one[1] for one in said) :]
     between = text[len(before) : len(text) - len(after)]
