@@ -98,7 +98,8 @@ class Operation:
     @property
     def request(self) -> str:
         """A request that has this reading."""
-        return self.ask or self.says.lower()
+        texts = {**self.slots, **self.params, **self.numbers}
+        return self.ask or re.sub(r"\{(\w+)\}", lambda one: texts.get(one[1], one[1]), self.says.lower())
 
     @property
     def goes_over(self) -> bool:

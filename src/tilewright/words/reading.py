@@ -120,7 +120,11 @@ def _unknown(words: str, left: list[str], request: Request) -> NotUnderstood:
     quoted = ", ".join(f'"{one}"' for one in dict.fromkeys(left))
     as_far = f'; the rest reads as "{meaning(request.steps)}"' if request.steps else ""
     ask = near[0].request if near and not request.steps else ""
-    return unread(f'it is not understood what {quoted} means in "{words}"{as_far}', near[0].name if near else "", ask)
+    problem = unread(
+        f'it is not understood what {quoted} means in "{words}"{as_far}', near[0].name if near else "", ask
+    )
+    problem.understood = request
+    return problem
 
 
 def _nothing(words: str, some: list[Token]) -> NotUnderstood:
@@ -198,7 +202,13 @@ class _Attempt(Facts):
         corrected = (one for one in self.tokens if one.kind == "word" and isinstance(one.value, str))
         self.notes += [f'"{one.value}" is read as "{one.text}"' for one in corrected]
         made = Request(tuple(steps), tuple(sizes), tuple(shapes), layout, dtype, to, tuple(self.notes), inplace)
-        cost = 100.0 * len(self.left) + 3 * len(self.omitted) + len(self.unused) + 0.1 * len(steps) + 0.05 * bool(self.entry)
+        cost = (
+            100.0 * len(self.left)
+            + 3 * len(self.omitted)
+            + len(self.unused)
+            + 0.1 * len(steps)
+            + 0.05 * bool(self.entry)
+        )
         return replace(made, joint=is_joint(self.tokens, self.steps, steps)), self.left, cost
 
     # -- steps and options --
@@ -339,10 +349,11 @@ class _Attempt(Facts):
         role = vocabulary()["objects"].get(one.text) if one.kind == "word" and place not in self.used else None
         open_steps = [s for s in self.steps if s.operation.goes_over and s.axis is None]
         step = next((s for s in open_steps if s.end == place and s.operation.kind != "reduce"), None)
-        if role and step and step.operation.axis != "last" and not self.entry:
+        last = role == "channels" and self._words(place + 1, place + 2) == ["last"]
+        if role and not last and step and step.operation.axis != "last" and not self.entry:
             step.axis, step.axis_said = role, one.text
             self.used.add(place)
-        elif role == "channels" and self._words(place + 1, place + 2) == ["last"]:
+        elif last:
             self.left.append("channels last")
         elif role and any(one.stem not in hints(s.operation.name) for s in open_steps):
             self.left.append(one.text)

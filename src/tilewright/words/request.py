@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from tilewright.records import Specification
@@ -36,6 +37,8 @@ def read(words: str, shapes: Mapping[str, str]) -> Specification:
         text = re.sub(pattern, instead, text)
     if text.count(" ") > _MOST_WORDS:
         raise unread(f"the request has more than {_MOST_WORDS} words")
+    if re.search(r"\b\d+x (?:faster|quicker|speed)", text):
+        raise unread(f'"{text}" names no operation')
     made = _specification(text, shapes)
     lost = lost_numbers(text, made, bool(shapes))
     if lost:
@@ -125,7 +128,9 @@ def _by_name(text: str, shapes: Mapping[str, str]) -> Specification | None:
         return None
     if lost_numbers(re.sub(r"(?<![\w.])[012](?![\w.])", "", said), made, bool(shapes)):
         return None
-    return replace(made, assumptions=(f"taken by its name; this is not checked: {said.rstrip(' ,.')}", *made.assumptions))
+    return replace(
+        made, assumptions=(f"taken by its name; this is not checked: {said.rstrip(' ,.')}", *made.assumptions)
+    )
 
 
 def _scalars(text: str) -> dict[str, str]:
@@ -150,8 +155,7 @@ def _formula_inside(text: str, known: set[str]) -> tuple[Formula, str, str] | No
     defined = {one.target: one.body for _, _, one in said if one is not last[0]} if len(last) == 1 else {}
     formula = last[0].substituted(defined) if len(last) == 1 and len(defined) == len(said) - 1 else None
     alone = len(said) == 1 and not last[0].target and re.match(r"[a-z]{2,} ", last[0].text)  # negate x, x + y
-    count = formula is not None and re.fullmatch(r"\d+x", formula.text.strip())  # "2x faster"
-    if formula is None or formula.target in defined or alone or count:
+    if formula is None or formula.target in defined or alone:
         return None
     before, after = text[: min(one[0] for one in said)], text[max(one[1] for one in said) :]
     between = text[len(before) : len(text) - len(after)]
@@ -214,7 +218,11 @@ def _called(text: str) -> str:
     return _CALL.sub(named, plain(text))
 
 
-def reference(name: str) -> Specification:
-    """The reference of an entry as it stands in the catalogue, with everything that it assumes."""
+def reference(name: str, understood: Request | None = None, shapes: Mapping[str, str] | None = None) -> Specification:
+    """The reference of what was understood of a request, else of an entry as it stands in the catalogue."""
     operation = operations()[name]
+    for request, given in ((understood, shapes), (understood, {}), (Request((Step(operation),)), shapes)):
+        with suppress(NotUnderstood):
+            if request is not None and request.steps and given is not None:
+                return written(operation.request, request, None, given)
     return written(operation.request, Request((Step(operation),)), None, {})
