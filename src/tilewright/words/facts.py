@@ -332,7 +332,7 @@ class Facts:
 def _is_open(noun: str, step: Step) -> bool:
     """Whether a number by a usual name, such as lambda or r, may be the one number that a step takes."""
     open_numbers = [name for name in step.chosen.bare if name not in step.numbers]
-    return noun in vocabulary()["any_number"] and len(open_numbers) == 1 and step.operation.kind == "map"
+    return noun in vocabulary()["any_number"].split() and len(open_numbers) == 1 and step.operation.kind == "map"
 
 
 def _by_column(step: Step) -> bool:

@@ -440,7 +440,8 @@ class _Attempt(Facts):
         one = self.tokens[place]
         if re.fullmatch(r"[a-z]\d?", one.text):
             return not self._in_formula(place)
-        if re.match(r"-|\dd$|.*ed$|(?:tf|fp|bf|nf|mxfp|int|uint|[fui])\d+$|complex\d*$", one.text):
+        prefix = r"-|\dd$|.*ed$|(?:un|non|anti|semi)[a-z]{3}"
+        if re.match(prefix + r"|(?:tf|fp|bf|nf|mxfp|int|uint|[fui])\d+$|complex\d*$", one.text):
             return True
         if one.text in {*_COUNTS, "itself", "themselves", "another"} or one.stem in operative():
             return True
@@ -455,9 +456,7 @@ class _Attempt(Facts):
             return True
         if any(step.start == place + 1 for step in self.steps) or _DOMAIN & set(after):
             return True  # "sparse attention", "the valid tokens"
-        if one.stem in ("row", "column") and any(step.end == place for step in self.steps):
-            return True  # "gather columns"
-        return False
+        return one.stem in ("row", "column") and any(step.end == place for step in self.steps)  # "gather columns"
 
     def _is_context(self, place: int) -> bool:
         """Whether a word says where an operation is used, or stands apart from it."""
