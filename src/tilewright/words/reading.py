@@ -257,7 +257,7 @@ class _Attempt(Facts):
                 bias = one.operation.name == "bias" and self.tokens[one.start].text not in ("add", "plus")
                 bias = bias and "bias" in before.chosen.takes and bool(between & {"with", "and"})
                 arguments = stems(" ".join(a.name for a in before.operation.arguments))
-                explains = any(own <= self._explained(s) for s in kept if s.operation.hints) and (
+                explains = any(own <= self._explained(s) - _missing(s) for s in kept if s.operation.hints) and (
                     set(self._words(kept[0].start, one.start)) & {":", ".", "=", "ie"}
                     or "(" in between
                     or (before.operation.describes and not parted)
@@ -478,6 +478,10 @@ class _Attempt(Facts):
             self.left.append(self._text(place, end))
         self.used |= set(range(place, end))
         return end
+
+
+def _missing(step: Step) -> frozenset[str]:
+    return stems(*step.operation.absent) - stems(*step.operation.hints)
 
 
 def _is_of(name: str, step: Step) -> bool:
