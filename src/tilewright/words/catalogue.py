@@ -98,7 +98,8 @@ class Operation:
     @property
     def request(self) -> str:
         """A request that has this reading."""
-        return self.ask or self.says.lower()
+        texts = {**self.slots, **self.params, **self.numbers}
+        return self.ask or re.sub(r"\{(\w+)\}", lambda one: texts.get(one[1], one[1]), self.says.lower())
 
     @property
     def goes_over(self) -> bool:
@@ -252,7 +253,7 @@ def operative() -> frozenset[str]:
     phrases = [phrase for one in operations().values() for phrase in one.phrases]
     phrases += [p for one in operations().values() for o in one.options for p in (*o.phrases, *o.alone)]
     single = {joined(phrase) for one in operations().values() for phrase in one.phrases}
-    return (stems(*phrases) - harmless() | single) - fillers()
+    return (stems(*phrases) - harmless() | single | stems(vocabulary()["changing"])) - fillers()
 
 
 @cache

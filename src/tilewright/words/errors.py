@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.tasks.errors import GivenArgument, Remedy, RemedyKind, TaskError
 
@@ -11,6 +12,7 @@ class NotUnderstood(TaskError):
     """Words without a reading, or shapes that do not go with them. `near` names the nearest operation, or is ""."""
 
     near = ""
+    understood: Any = None  # the part of the request that was read
 
 
 @dataclass(frozen=True)

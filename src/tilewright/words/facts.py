@@ -90,8 +90,12 @@ class Facts:
                     step.give(each, text)
                     break
             else:
+                step = self._nearest(place, partial(_is_open, noun))
+                if step is not None:
+                    step.give(next(n for n in step.chosen.bare if n not in step.numbers), text)
+                    break
                 if name not in vocabulary()["bound"] and name != "image":
-                    self.left.append(token.text)
+                    self.left += [] if self._says(noun, text) else [token.text]
                     continue
                 reducing = self._nearest(place, lambda one: one.operation.kind in ("reduce", "scan"))
                 over = {"over", "across", "along", "of"} & set(self._words(place - 1, place))
@@ -128,6 +132,10 @@ class Facts:
             self.left += [] if self._is_told(one.text) else [one.text]
             return
         step.give(next(name for name in step.chosen.bare if name not in step.numbers), number_of(one))
+
+    def _says(self, noun: str, number: str) -> bool:
+        """Whether an entry says that number of that name: "mu 255"."""
+        return any(f"{noun} {number}" in " ".join(step.operation.hints) for step in self.steps)
 
     def _is_told(self, number: str) -> bool:
         """Whether a number is one that a step has anyway, or says in its hints."""
@@ -243,8 +251,15 @@ class Facts:
         if self._words(place - 1, place)[:1] in (["of"], ["between"], ["for"]) and len(many) == 2:
             step.operation = operations()[_PAIRS.get(step.operation.name, step.operation.name)]
         own = [a.name for a in step.chosen.arguments]
-        known = {name for one in own for name in _called(one)}
-        others = [n for n in many if len(_called(n)) > 1 and not _called(n) & known and n not in "abcuw"]
+        known = {name for one in own for name in called(one)}
+        arguments = step.chosen.arguments
+        if any(re.search(rf"\b{one} *=", step.chosen.code) for one in many):
+            return  # the code has names of its own
+        pair = len(many) == 2 == len(arguments) and "".join(many) in ("ab", "pq", "uv", "xy", "rs", "ax")
+        if pair and len(arguments[0].dimensions) == len(arguments[1].dimensions):
+            step.called = many
+            return
+        others = [n for n in many if len(called(n)) > 1 and not called(n) & known and n not in "abcuw"]
         if others and not (len(others) == 1 < len(many) == len(own)):
             self.left.append(one.text)
             return
@@ -314,6 +329,12 @@ class Facts:
         return hints(step.operation.name) - NEGATIONS
 
 
+def _is_open(noun: str, step: Step) -> bool:
+    """Whether a number by a usual name, such as lambda or r, may be the one number that a step takes."""
+    open_numbers = [name for name in step.chosen.bare if name not in step.numbers]
+    return noun in vocabulary()["any_number"].split() and len(open_numbers) == 1 and step.operation.kind == "map"
+
+
 def _by_column(step: Step) -> bool:
     """Whether it has one number per column."""
     return step.operation.kind == "map" and step.chosen.arguments[-1].dimensions == ("cols",)
@@ -354,10 +375,10 @@ def _fits(pattern: tuple[str, ...], layout: tuple[str, ...]) -> bool:
 def _patterns(operation: Operation, owners: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The dimensions of the tensors with these names, of all where there are none."""
     listed = [one for one in operation.arguments if operation.slots.get(one.name) != "None"]
-    wanted = {name for one in owners for name in _called(one)}
-    return [one.dimensions for one in listed if not owners or wanted & {*_called(one.name), *one.name.split("_")}]
+    wanted = {name for one in owners for name in called(one)}
+    return [one.dimensions for one in listed if not owners or wanted & {*called(one.name), *one.name.split("_")}]
 
 
-def _called(name: str) -> set[str]:
+def called(name: str) -> set[str]:
     """A name of a tensor, and the others that it may have."""
     return {name, *vocabulary()["tensor_names"].get(name, "").split()}

@@ -25,8 +25,9 @@ from tilewright.words.catalogue import (
     vocabulary,
 )
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
-from tilewright.words.facts import Facts
+from tilewright.words.facts import Facts, called
 from tilewright.words.steps import (
+    LEFT_OUT,
     NEGATIONS,
     THEN,
     Mention,
@@ -41,7 +42,7 @@ from tilewright.words.steps import (
     phrase_of,
     phrases_at,
 )
-from tilewright.words.text import listed, stems
+from tilewright.words.text import joined, listed, stems
 from tilewright.words.tokens import Token
 
 _MOST, _MOST_TOKENS, _MOST_STEPS = 24, 120, 12
@@ -119,7 +120,11 @@ def _unknown(words: str, left: list[str], request: Request) -> NotUnderstood:
     quoted = ", ".join(f'"{one}"' for one in dict.fromkeys(left))
     as_far = f'; the rest reads as "{meaning(request.steps)}"' if request.steps else ""
     ask = near[0].request if near and not request.steps else ""
-    return unread(f'it is not understood what {quoted} means in "{words}"{as_far}', near[0].name if near else "", ask)
+    problem = unread(
+        f'it is not understood what {quoted} means in "{words}"{as_far}', near[0].name if near else "", ask
+    )
+    problem.understood = request
+    return problem
 
 
 def _nothing(words: str, some: list[Token]) -> NotUnderstood:
@@ -143,6 +148,7 @@ class _Attempt(Facts):
         super().__init__()
         self.tokens, self.given, self.entry = some, given, entry
         self.unused: list[str] = []  # words that say nothing of an operation
+        self.omitted: list[str] = []  # words that are not known, and that change nothing that can be told
         self.options: list[Mention] = []
         self.claimed: list[Step] = []  # that are said to have a bias
         self.stated: list[Mention] = []  # what is said of something: "keys are quantized"
@@ -183,15 +189,26 @@ class _Attempt(Facts):
                 step.operation = replace(step.operation, code=code, kind="row", gives=None)
                 self.notes.append("the dimension that is reduced stays, with a size of 1")
         self._take_rest()
+        content = sum(t.kind == "word" and t.stem not in fillers() for t in self.tokens)
+        if len(self.unused) > 2 and 2 * len(self.unused) > content:
+            self.left += self.unused
+        if self.omitted and (not self.steps or 3 * len(self.omitted) >= content):
+            self.left += self.omitted
+        elif self.omitted:
+            quoted = ", ".join(f'"{one}"' for one in dict.fromkeys(self.omitted))
+            self.notes.insert(0, f"{LEFT_OUT}: {quoted}")
         if self.unused:
             self.notes.append("not used: " + ", ".join(f'"{one}"' for one in dict.fromkeys(self.unused)))
         corrected = (one for one in self.tokens if one.kind == "word" and isinstance(one.value, str))
         self.notes += [f'"{one.value}" is read as "{one.text}"' for one in corrected]
         made = Request(tuple(steps), tuple(sizes), tuple(shapes), layout, dtype, to, tuple(self.notes), inplace)
-        content = sum(t.kind == "word" and t.stem not in fillers() for t in self.tokens)
-        if len(self.unused) > 2 and 2 * len(self.unused) > content:
-            self.left += self.unused
-        cost = 100.0 * len(self.left) + len(self.unused) + 0.1 * len(steps) + 0.05 * bool(self.entry)
+        cost = (
+            100.0 * len(self.left)
+            + 3 * len(self.omitted)
+            + len(self.unused)
+            + 0.1 * len(steps)
+            + 0.05 * bool(self.entry)
+        )
         return replace(made, joint=is_joint(self.tokens, self.steps, steps)), self.left, cost
 
     # -- steps and options --
@@ -240,7 +257,7 @@ class _Attempt(Facts):
                 bias = one.operation.name == "bias" and self.tokens[one.start].text not in ("add", "plus")
                 bias = bias and "bias" in before.chosen.takes and bool(between & {"with", "and"})
                 arguments = stems(" ".join(a.name for a in before.operation.arguments))
-                explains = any(own <= self._explained(s) for s in kept if s.operation.hints) and (
+                explains = any(own <= self._explained(s) - _missing(s) for s in kept if s.operation.hints) and (
                     set(self._words(kept[0].start, one.start)) & {":", ".", "=", "ie"}
                     or "(" in between
                     or (before.operation.describes and not parted)
@@ -264,11 +281,17 @@ class _Attempt(Facts):
             name = mention.names[0]
             step = self._nearest(mention.start, partial(_is_of, name.operation))
             parted = step and {"then", "->", "+", "followed"} & set(self._words(step.end, mention.start))
-            if step is None or (parted and self.tokens[mention.start].text != "then"):
+            if step is None or (parted and self.tokens[mention.start].text != "then" and not self._is_own(mention)):
                 self.used -= set(range(mention.start, mention.end))
                 continue
             step.options += [name.option] if name.option not in step.options else []
             step.start = mention.start if mention.end == step.start else step.start
+
+    def _is_own(self, mention: Mention) -> bool:
+        """Whether a negation belongs to one step only, wherever it stands: "layernorm then silu, no affine"."""
+        said = joined(self._text(mention.start, mention.end))
+        takers = [s for s in self.steps if any(said in map(joined, o.phrases) for o in s.operation.options)]
+        return self.tokens[mention.start].text in NEGATIONS and len(takers) == 1
 
     # -- every other word --
 
@@ -299,6 +322,7 @@ class _Attempt(Facts):
                 for step in self.steps:  # "sum the rows": of each row, or of each column?
                     if step.operation.goes_over and step.axis is None and one.stem not in stems(*step.operation.hints):
                         step.axis, step.axis_said = "rows?", one.text
+            self._take_object(place)
             if place > after and one.stem in operative():
                 values, known = set(), frozenset()
             if one.kind == "mark" and one.text not in _MARKS:
@@ -315,8 +339,24 @@ class _Attempt(Facts):
                 self.left.append(one.text)
             free = one.stem in fillers() or one.stem in known or one.text in values
             if not free and not self._is_aside(place):
-                (self.left if self._changes(place) else self.unused).append(one.text)
+                known_place = self.unused if self._is_context(place) else self.omitted
+                (self.left if self._changes(place) else known_place).append(one.text)
             place += 1
+
+    def _take_object(self, place: int) -> None:
+        """A dimension as the object of a step, "flip time"; one that is said of no step is left."""
+        one = self.tokens[place]
+        role = vocabulary()["objects"].get(one.text) if one.kind == "word" and place not in self.used else None
+        open_steps = [s for s in self.steps if s.operation.goes_over and s.axis is None]
+        step = next((s for s in open_steps if s.end == place and s.operation.kind != "reduce"), None)
+        last = role == "channels" and self._words(place + 1, place + 2) == ["last"]
+        if role and not last and step and step.operation.axis != "last" and not self.entry:
+            step.axis, step.axis_said = role, one.text
+            self.used.add(place)
+        elif last:
+            self.left.append("channels last")
+        elif role and any(one.stem not in hints(s.operation.name) for s in open_steps):
+            self.left.append(one.text)
 
     def _in_formula(self, place: int) -> bool:
         """Whether a letter stands in a formula that explains an operation: "distances (a - b)^2 of all rows"."""
@@ -361,6 +401,12 @@ class _Attempt(Facts):
     def _is_aside(self, place: int) -> bool:
         """A word that says nothing new: a dtype that a tensor has anyway, where the operation comes from."""
         one, (before, after) = self.tokens[place], (self._words(place - 2, place), self._words(place + 1, place + 2))
+        if one.text == "scalar" and {"out", "output", "result"} & {*before, *after}:
+            return bool(self.steps) and self.steps[-1].chosen.gives == ""
+        if one.text == "only" and {"return", "give", "want"} & set(self._clause(place)):
+            return len(self.steps) == 1 and not self.steps[0].chosen.results  # it has one result anyway
+        if one.text in ("batched", "batch") and self.steps and "..." in self.steps[0].chosen.arguments[0].dimensions:
+            return True
         if one.text in ("over", "across", "along") and self.tokens[place + 1 : place + 2]:
             return self.tokens[place + 1].kind in ("size", "shape", "dtype")
         if one.text == "accumulates32":
@@ -375,8 +421,18 @@ class _Attempt(Facts):
             return True
         wanted = vocabulary()["whole"].get(one.text, "")
         found = {str(a.dtype) for s in self.steps for a in s.chosen.arguments if a.dtype}
-        indices = any("indices" in f"{s.chosen.results} {s.chosen.says}" or "arg" in s.chosen.code for s in self.steps)
+        whole = re.compile(r"\.long\(\)|torch\.int|arg|indices|top_?k|bincount")
+        indices = any(whole.search(f"{s.chosen.code} {s.chosen.results} {s.chosen.says}") for s in self.steps)
+        if wanted in ("i32", "i64") and self._is_fact(place):
+            self.notes.append(f'not used: "{one.text}": indices are int64, as PyTorch has them')
+            return True
         return bool(wanted) and (wanted in found or (wanted == "i64" and indices))
+
+    def _is_fact(self, place: int) -> bool:
+        """Whether a dtype is that of a tensor that an operation takes beside its first: "targets bool"."""
+        near = {*self._words(place - 2, place), *self._words(place + 1, place + 2)} - {"x"}
+        others = (a.name for s in self.steps for a in s.chosen.arguments if str(a.dtype) == "i64")
+        return any(near & {one for name in called(own) for one in (name, f"{name}s")} for own in others)
 
     def _changes(self, place: int) -> bool:
         """Whether a word may change what is computed: an entry or an option has it in its name, a preposition brings
@@ -384,7 +440,8 @@ class _Attempt(Facts):
         one = self.tokens[place]
         if re.fullmatch(r"[a-z]\d?", one.text):
             return not self._in_formula(place)
-        if re.match(r"-|\dd$|.*ed$|(?:tf|fp|bf|nf|mxfp|int|uint|[fui])\d+$|complex\d*$", one.text):
+        prefix = r"-|\dd$|.*ed$|(?:un|non|anti|semi)[a-z]{3}"
+        if re.match(prefix + r"|(?:tf|fp|bf|nf|mxfp|int|uint|[fui])\d+$|complex\d*$", one.text):
             return True
         if one.text in {*_COUNTS, "itself", "themselves", "another"} or one.stem in operative():
             return True
@@ -399,13 +456,14 @@ class _Attempt(Facts):
             return True
         if any(step.start == place + 1 for step in self.steps) or _DOMAIN & set(after):
             return True  # "sparse attention", "the valid tokens"
-        if one.stem in ("row", "column") and any(step.end == place for step in self.steps):
-            return True  # "gather columns"
-        if one.stem in harmless():
-            return False
+        return one.stem in ("row", "column") and any(step.end == place for step in self.steps)  # "gather columns"
+
+    def _is_context(self, place: int) -> bool:
+        """Whether a word says where an operation is used, or stands apart from it."""
         end = max((step.end for step in self.steps if step.end <= place), default=0)
         between = set(self._words(end, place))
-        return not ({"for", "in"} & between or (end and between & {*_CONTEXT, ",", "(", ":"}))
+        apart = {"for", "in"} & between or (end and between & {*_CONTEXT, ",", "(", ":"})
+        return bool(apart) or self.tokens[place].stem in harmless()
 
     def _negated(self, place: int, absent: frozenset[str]) -> int:
         """ "no mask", "without bias": of what the steps go without anyway; else it is left. Where it ends."""
@@ -420,6 +478,10 @@ class _Attempt(Facts):
             self.left.append(self._text(place, end))
         self.used |= set(range(place, end))
         return end
+
+
+def _missing(step: Step) -> frozenset[str]:
+    return stems(*step.operation.absent) - stems(*step.operation.hints)
 
 
 def _is_of(name: str, step: Step) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from tilewright.records import Specification
@@ -36,6 +37,8 @@ def read(words: str, shapes: Mapping[str, str]) -> Specification:
         text = re.sub(pattern, instead, text)
     if text.count(" ") > _MOST_WORDS:
         raise unread(f"the request has more than {_MOST_WORDS} words")
+    if re.search(r"\b\d+x (?:faster|quicker|speed)", text):
+        raise unread(f'"{text}" names no operation')
     made = _specification(text, shapes)
     lost = lost_numbers(text, made, bool(shapes))
     if lost:
@@ -82,6 +85,9 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
         except SeveralReadings:
             raise
         except NotUnderstood as error:
+            named = _by_name(text, shapes)
+            if named:
+                return named
             found = _formula_inside(text, known)
             if found is None:
                 raise
@@ -97,6 +103,34 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
         return written(text, request, replace(formula, numbers=numbers), shapes)
     except NotUnderstood as error:
         raise (problem if label and problem else error) from None
+
+
+def _by_name(text: str, shapes: Mapping[str, str]) -> Specification | None:
+    """What a request names, where it writes out a formula too that is not read: numbers of both must agree."""
+    chunks = text.split(" ")
+    wrote = [bool(re.search(r"[*/^=@{]|\w\(|\w[-+]\w*\(|\)[-+]|^[-+]$", one)) for one in chunks]
+    if sum(len(re.findall(r"[*/^@+(]| - ", one)) for one, is_one in zip(chunks, wrote, strict=True) if is_one) < 3:
+        return None
+    start, end = wrote.index(True), len(wrote) - wrote[::-1].index(True)
+    while end < len(chunks) and " ".join(chunks[start:end]).count("(") > " ".join(chunks[start:end]).count(")"):
+        end += 1
+    said, name = " ".join(chunks[start:end]), " ".join(chunks[:start]).rstrip(" :=,(")
+    if not name or re.search(r"\bthen\b|\bwhere\b|[;:]", said):
+        return None
+    rest = " ".join(chunks[end:]).lstrip(" ,;.)")
+    try:
+        short = f"{name}, {rest}".strip(" ,")
+        request = read_tokens(short, tokens(_called(short)), shapes)
+        if len(request.steps) != 1 or not request.steps[0].operation.describes or len(request.notes) > 2:
+            return None
+        made = written(text, request, None, shapes)
+    except NotUnderstood:
+        return None
+    if lost_numbers(re.sub(r"(?<![\w.])[012](?![\w.])", "", said), made, bool(shapes)):
+        return None
+    return replace(
+        made, assumptions=(f"taken by its name; this is not checked: {said.rstrip(' ,.')}", *made.assumptions)
+    )
 
 
 def _scalars(text: str) -> dict[str, str]:
@@ -184,7 +218,11 @@ def _called(text: str) -> str:
     return _CALL.sub(named, plain(text))
 
 
-def reference(name: str) -> Specification:
-    """The reference of an entry as it stands in the catalogue, with everything that it assumes."""
+def reference(name: str, understood: Request | None = None, shapes: Mapping[str, str] | None = None) -> Specification:
+    """The reference of what was understood of a request, else of an entry as it stands in the catalogue."""
     operation = operations()[name]
+    for request, given in ((understood, shapes), (understood, {}), (Request((Step(operation),)), shapes)):
+        with suppress(NotUnderstood):
+            if request is not None and request.steps and given is not None:
+                return written(operation.request, request, None, given)
     return written(operation.request, Request((Step(operation),)), None, {})

@@ -14,7 +14,7 @@ from tilewright.words.building import Axis, Builder, Dimensions, Value
 from tilewright.words.catalogue import Argument, Operation, parsed_arguments, vocabulary
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
 from tilewright.words.formulas import Formula, write_formula
-from tilewright.words.steps import Request, Step
+from tilewright.words.steps import LEFT_OUT, Request, Step
 
 _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh", "round", "erf", "sin", "cos", "rsqrt"))  # of C++
 _INTEGERS = re.compile(  # operations that are read of integers too
@@ -235,7 +235,9 @@ class _Draft:
             builder.tensors[0] = replace(builder.tensors[0], values="uniform 0.1 4")
         first = [f"{builder.tensors[0].name} is positive"] * positive
         first += [f"elements are {dtype}" + ("" if said else ", as no dtype was said")]
-        assumptions = tuple(dict.fromkeys([*first, *builder.assumptions, *self.request.notes]))
+        notes = self.request.notes
+        left_out = [one for one in notes if one.startswith(LEFT_OUT)]  # a person sees it before all else
+        assumptions = tuple(dict.fromkeys([*left_out, *first, *builder.assumptions, *notes]))
         dtypes = (self.given[o.name].dtype if o.name in self.given else o.dtype or dtype for o in builder.tensors)
         inputs = {o.name: f"{t}[{', '.join(o.dimensions)}]" for o, t in zip(builder.tensors, dtypes, strict=True)}
         if self.request.inplace:

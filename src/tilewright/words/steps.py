@@ -19,6 +19,7 @@ _BACK = listed("of on after from over to")
 _MODIFIERS = ("pad", "pad2d", "reflect_pad", "weight_norm", "row_absmax", "standardize")  # "conv with reflect padding"
 NEGATIONS = listed("no not without except instead unless never excluding skip skipping non")
 _LONGEST = 8  # words of a phrase
+LEFT_OUT = "not understood and left out"
 
 
 @dataclass
@@ -232,6 +233,7 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str], 
         or factor
         or (between and between[0] == "but")
         or between == ["by"]
+        or (between[:1] == ["of"] and named and acts(other))  # "RMSNorm of x plus residual"
         or (between == ["of"] and one.operation.name in ("center", "minus_max", "over_sum", "over_max"))
         or (between in (["+"], ["plus"]) and not fused and not acts(other))
         or (between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce"))

@@ -66,6 +66,8 @@ def _prepared(words: str) -> str:
         r"\b[BCDEHKLMNSTW](?: [BCDEHKLMNSTW]){2,4}\b", lambda one: f"[{one[0].replace(' ', ', ')}]", plain(words)
     )
     text = re.sub(r"\b[A-Z](?:x[A-Z])+\b", lambda one: f"[{one[0].replace('x', ', ')}]", text)
+    window = r"\bitself and (?:the )?(\d+) (?:keys|tokens|positions) before(?: it)?\b"
+    text = re.sub(window, lambda one: f"window {int(one[1]) + 1}", text)
     text = re.sub(infinite, "neginf", _GROUP.sub(_marked, text).lower())
     text = re.sub(r"(?<=x)\d{1,3}(?:,\d{3})+(?!\d)", lambda one: one[0].replace(",", ""), text)
     for pattern, instead in vocabulary()["rewrite"]:
@@ -415,7 +417,7 @@ def _named_tensors(some: list[Token], place: int) -> tuple[list[Token], int] | N
     while _is_tensor(some, at):
         many.append(some[at].text)
         end = at = at + 1
-        while at < min(len(some), end + 2) and some[at].text in (",", "and", "&", "/"):
+        while at < min(len(some), end + 2) and some[at].text in (",", "and", "&", "/", "vs", "versus"):
             at += 1
         beside = {one.text for one in (some[end - 1], *some[at : at + 1])} <= set("qkvpgm")
         if at == end and not beside:

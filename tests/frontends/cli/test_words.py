@@ -45,6 +45,7 @@ def test_a_person_picks_a_reading_by_its_number(monkeypatch: pytest.MonkeyPatch,
     assert words.settled_words(Request(SEVERAL), True, tmp_path).text == several.value.readings[1].request
 
 
+@pytest.mark.slow
 def test_the_nearest_function_is_written_and_the_printed_command_takes_it(tmp_path: Path) -> None:
     asked = ("make", "rmsnorm with 3 frobnications of 17 wibbles", "--author", "playbook", "--yes")
     done = run(tmp_path, *asked)

@@ -40,7 +40,7 @@ def settled_words(request: Request, anew: bool, place: Path) -> Request:
     except NotUnderstood as problem:
         if problem.given is not None:
             raise
-        raise _with_function(problem, request.text, place) from None
+        raise _with_function(problem, request, place) from None
     return request
 
 
@@ -54,15 +54,15 @@ def _picked(several: SeveralReadings) -> str:
     return several.readings[number - 1].request
 
 
-def _with_function(problem: NotUnderstood, words: str, place: Path) -> NotUnderstood:
+def _with_function(problem: NotUnderstood, request: Request, place: Path) -> NotUnderstood:
     """The problem, and the nearest reference as a file that `make` takes; the problem alone where nothing is near."""
-    near = problem.near or next((one.name for one in nearest(words, 1)), "")
+    near = problem.near or next((one.name for one in nearest(request.text, 1)), "")
     path = next((place / name for name in _NAMES if not (place / name).exists()), None)
     if not near or path is None:
         return problem
-    made = reference(near)
+    made = reference(near, problem.understood, request.shapes)
     try:
-        path.write_text(_source(words, made), encoding="utf-8")
+        path.write_text(_source(request.text, made), encoding="utf-8")
     except OSError:
         return problem
     found = f"{problem.found}; {path.name} has the nearest function, to be edited: {_command(path.name, made)}"
