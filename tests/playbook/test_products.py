@@ -120,7 +120,6 @@ def test_infinities_are_where_f32_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "id", "gpu"),
     [
-        ("plain", "loops", "A100"),
         ("plain", "product-tensor-cores", "A100"),
         ("both_turned", "product-tensor-cores", "A100"),
         ("plain", "product-tiles", "A100"),
