@@ -220,8 +220,8 @@ class Facts:
                     continue
                 if step is self.steps[0] and pattern == operation.arguments[0].dimensions:
                     return tuple(one.value)
-                pairs = zip(pattern, one.value, strict=True) if "..." not in pattern else ()
-                sizes += [(n, said) for n, said in pairs if said.isdigit() and n != said and not step.takes_number(n)]
+                pairs = zip(pattern, said, strict=True) if "..." not in pattern else ()
+                sizes += [(n, size) for n, size in pairs if size.isdigit() and n != size and not step.takes_number(n)]
                 return ()
         ranks = {len(each) if "..." not in each else 0 for step in self.steps for each in _patterns(step.chosen, ())}
         alone = not any(t.kind == "layout" for t in self.tokens[:place])

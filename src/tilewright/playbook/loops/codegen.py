@@ -81,6 +81,7 @@ class KernelFile:
             name for name, memory in memory.names.items() if any(one.name == memory for one in _odd_tensors(traced))
         )
         self._tunes: dict[str, str] = {}
+        self._tables: dict[str, None] = {}
         self._head()
         for number, group in enumerate(groups):
             _WRITERS[group.kind](self, group, f"k{number}")
@@ -211,7 +212,9 @@ class KernelFile:
         holes = {key: writer.size(one) if isinstance(one, Size) else one for key, one in holes.items()}
         sizes = [self.plan.size(one) for one in writer.sizes]
         parameters = ", ".join([*pointers, *(f"index_t {one}" for one in sizes), *numbers])
-        tables = [self._table(one, text) for one, text in writer.tables.items()]
+        new = {one: text for one, text in writer.tables.items() if text not in self._tables}  # launches share tables
+        self._tables |= dict.fromkeys(new.values())
+        tables = [self._table(one, text) for one, text in new.items()]
         code = "\n".join([*tables, filled(template, name=name, parameters=parameters, **holes)])
         self.code.append(re.sub(r"@(\d+)@", lambda found: sizes[int(found[1])], code))
         arguments = [*writer.used, *sizes, *(text for _, text in writer.numbers)]

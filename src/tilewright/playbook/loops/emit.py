@@ -120,7 +120,7 @@ class Writer:
             self.numbers[one.data] = one.kind
             return f"{one.data[0]}_"
         if one.op == "table":
-            table = self.tables.setdefault(one, f"table{len(self.tables)}")
+            table = self.tables.setdefault(one, f"table{one.serial}")
             return f"{table}[{self.value(one.args[0], scope)}]"
         if one.op in _COMPARED and all(arg.op == "position" for arg in one.args):
             return OPERATIONS[one.op].text([self.index(arg.index, scope) for arg in one.args])
