@@ -103,7 +103,8 @@ def _comparison(op: str) -> Rule:
     def made(low: Lowering, result: Result, *operands: Value) -> Tensor:
         kind = max(low.common_kind(operands), "int", key=("int", "bool", "float", "double").index)
         kind = "int" if kind == "bool" else kind
-        narrow = NARROW.get(_compared_as(operands)) if kind == "int" else None
+        dtype = _compared_as(operands)
+        narrow = NARROW.get(dtype) if dtype and kind == "int" else None
 
         def body(at: Places) -> Expr:
             args = tuple(low.exprs.convert(low.element(one, at), kind) for one in operands)
