@@ -263,7 +263,10 @@ def test_what_names_of_a_formula_are_taken_for_is_said(words: str, assumed: str)
 
 def test_a_shape_with_a_dimension_of_one_more_is_no_traceback() -> None:
     with pytest.raises(NotUnderstood):
-        read("x is (B, 2C, T), GLU over the channel dim, then depthwise conv1d with kernel 15, weight (C,1,15), swish", {})
+        read(
+            "x is (B, 2C, T), GLU over the channel dim, then depthwise conv1d with kernel 15, weight (C,1,15), swish",
+            {},
+        )
 
 
 def test_a_shape_of_no_tensor_is_refused() -> None:

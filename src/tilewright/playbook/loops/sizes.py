@@ -76,7 +76,11 @@ class Size:
         return self._with("%", other, lambda a, b: a % (b or 1))
 
     def largest(self, other: Size | int) -> Size:
-        return self._with("max", other, max)
+        """One of the two only where it is a multiple of the other: which is longer in all traced calls says little."""
+        other = self.table.size(other)
+        if other is self or other.divides(self) or (self.form[0] == "max" and other in self.form):
+            return self
+        return other if self.divides(other) else self.table.longer(self, other)
 
     @property
     def next_power(self) -> Size:
@@ -110,6 +114,7 @@ class SizeTable:
         self.possible = list(range(self.calls))  # calls that the function takes, as far as is known
         self._known: dict[tuple[int, ...], Size] = {}
         self._apart: dict[tuple[int, ...], Size] = {}  # those that are others' only in the traced calls
+        self._longer: dict[tuple[Size, Size], Size] = {}
         self.zero, self.one = self.size(0), self.size(1)
 
     def made(self, values: tuple[int, ...], form: tuple[str, ...] | tuple[str, Size, Size]) -> Size:
@@ -121,6 +126,10 @@ class SizeTable:
             # Computed, and another at the task's own sizes: parts of a row may be one in all traced calls.
             found = self._apart.setdefault((*key, values[-1]), Size(self, values, form))
         return found
+
+    def longer(self, one: Size, other: Size) -> Size:
+        values = tuple(map(max, one.values, other.values))
+        return self._longer.setdefault((one, other), Size(self, values, ("max", one, other)))
 
     def size(self, number: Size | int) -> Size:
         return number if isinstance(number, Size) else self.made((number,) * self.calls, ("literal",))
