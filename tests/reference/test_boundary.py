@@ -157,6 +157,13 @@ def plain() -> Iterator[Reference]:
 
 
 @pytest.fixture(scope="module")
+def honest() -> Iterator[Reference]:
+    """One in which nothing was tried: a subinterpreter that is left behind stops torch's gradients."""
+    with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def starting() -> Iterator[Reference]:
     """One that may start programs, as one for a GPU or for an imported project may."""
     with Reference(SOURCE, "act", limits=LIMITS, folder=Path(__file__).parent, programs=True) as made:
@@ -677,15 +684,15 @@ HONEST = {
 
 @needs_boundary
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_code_runs(plain: Reference, name: str) -> None:
-    answer = ask(plain, HONEST[name])
+def test_honest_code_runs(honest: Reference, name: str) -> None:
+    answer = ask(honest, HONEST[name])
     assert "failed" not in answer, answer
     assert "ended" not in answer, answer
 
 
 @needs_boundary
 @pytest.mark.slow
-def test_models_of_transformers_run(plain: Reference) -> None:
+def test_models_of_transformers_run(honest: Reference) -> None:
     pytest.importorskip("transformers")
     code = """
 import torch
@@ -693,7 +700,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 found = LlamaMLP(LlamaConfig(hidden_size=64, intermediate_size=16))(torch.ones(1, 64)).shape
 """
-    assert ask(plain, code) == "torch.Size([1, 64])"
+    assert ask(honest, code) == "torch.Size([1, 64])"
 
 
 def test_files_beside_it_are_read_and_others_there_are_not(tmp_path: Path) -> None:
